@@ -12,6 +12,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
 
 UV = $(BIN)/uv pip
+RARE := tests|apprise|cfnlint|dateparser|debugpy|fontTools|graphql|hive_metastore|jedi|moto|mypy|networkx|pip|setuptools|sympy
 PROJECT = $(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 
 $(VENV)/.runs: requirements.lock pyproject.toml
@@ -25,7 +26,9 @@ $(VENV)/.runs: requirements.lock pyproject.toml
 
 $(VENV)/.ready: $(VENV)/.runs
 	@echo "==> what tests, documents and evaluations need as well, into $(VENV) (2 GB in all)"
-	@UV_COMPILE_BYTECODE=1 $(UV) sync --python $(BIN)/python --require-hashes requirements.lock
+	@$(UV) sync --python $(BIN)/python --require-hashes requirements.lock
+	@echo "==> compiled once for all processes, but for the third of the files that hardly any imports"
+	@$(BIN)/python -m compileall -qq -j 0 -x '/($(RARE))/' $(VENV)/lib || true
 	@$(PROJECT)
 	@touch $@
 

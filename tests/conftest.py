@@ -39,6 +39,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 import unsynced
+from _pytest.assertion import rewrite
 from commands import Answer, Command
 from distributed import Nanny
 from executors import Executors
@@ -91,9 +92,22 @@ LONG = ("contract", "deploy", "statistical", "families")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all processes that run tests have one server of forks."""
+    """Let all processes that run tests have one server of forks, and find their files compiled."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         forkserver.share()
+        if not sys.dont_write_bytecode:
+            places = [Path(place.split("::")[0]) for place in config.args]
+            files = {file for place in places for file in [place, *place.rglob("test_*.py")] if file.is_file()}
+            with multiprocessing.get_context("fork").Pool() as pool:
+                pool.map(_compile, sorted(files), chunksize=1)
+
+
+def _compile(file: Path) -> None:
+    """Compile a file of tests as pytest does: each process would, for seven seconds in all."""
+    compiled = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+    if rewrite.try_makedirs(compiled.parent) and rewrite._read_pyc(file, compiled) is None:
+        source, code = rewrite._rewrite_test(file, None)  # type: ignore[arg-type]
+        rewrite._write_pyc(mock.Mock(), code, source, compiled)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

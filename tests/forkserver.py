@@ -81,7 +81,7 @@ class Python(subprocess.Popen[Any]):
         self._close_pipe_fds(*files)
 
     def __del__(self, *_: Any) -> None:
-        """Nothing is left to wait for: the keeper does. `Popen` would keep the object, whose socket may be closed."""
+        """Nothing is left to wait for: the server does. `Popen` would keep the object, whose socket may be closed."""
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         self._answers.setblocking(not wait_flags & os.WNOHANG)
@@ -160,8 +160,9 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def serve(address: str) -> None:
-    """Fork a keeper for each request; it forks the process, waits for it and tells its exit status."""
+    """Fork a process for each request, wait for it and tell its exit status."""
     _end_with_parent()
+    running: dict[int, tuple[int, socket.socket]] = {}  # by a file that is ready when the process has ended
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"\0{address}")
         listening.listen(64)
@@ -169,13 +170,19 @@ def serve(address: str) -> None:
         sys.stdout.flush()
         select.select([listening], [], [])  # imports nothing before it is needed
         _import()
-        signal.signal(signal.SIGCHLD, _reap)
         while True:
-            connection, _ = listening.accept()
-            if os.fork() == 0:
-                listening.close()
-                _keep(connection)
-            connection.close()
+            for ready in select.select([*running, listening.fileno()], [], [])[0]:
+                with suppress(EOFError, OSError, struct.error):  # who asked is gone
+                    if ready == listening.fileno():
+                        connection, _ = listening.accept()
+                        pid = _forked(connection, [listening, *(other for _, other in running.values())], [*running])
+                        running[os.pidfd_open(pid)] = pid, connection
+                        connection.sendall(struct.pack("i", pid))
+                    else:
+                        pid, connection = running.pop(ready)
+                        os.close(ready)
+                        with connection:
+                            connection.sendall(struct.pack("i", os.waitpid(pid, 0)[1]))
 
 
 def _import() -> None:
@@ -191,30 +198,24 @@ def _import() -> None:
     import_module(LAST)
 
 
-def _reap(*_: object) -> None:
-    """Wait for keepers that have ended, so that their times count as the server's."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _keep(connection: socket.socket) -> NoReturn:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _end_with_parent()
-    with suppress(EOFError, OSError):
-        size, files, _, _ = socket.recv_fds(connection, 4, 8)
-        request = json.loads(_exactly(connection, struct.unpack("I", size)[0]))
-        pid = os.fork()
-        if pid == 0:
-            connection.close()
+def _forked(connection: socket.socket, sockets: list[socket.socket], others: list[int]) -> int:
+    """The process of a request, which keeps none of the server's files."""
+    size, files, _, _ = socket.recv_fds(connection, 4, 8)
+    request = json.loads(_exactly(connection, struct.unpack("I", size)[0]))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for theirs in (connection, *sockets):
+                theirs.close()
+            for file in others:
+                os.close(file)
             _end_with_parent()
             _become(request, files)
-        for file in files:
-            os.close(file)
-        os.setsid()  # a signal to the group of the server or the tests is not for the keeper
-        connection.sendall(struct.pack("i", pid))
-        connection.sendall(struct.pack("i", os.waitpid(pid, 0)[1]))
-    os._exit(0)
+        finally:
+            os._exit(1)  # it never goes on as the server
+    for file in files:
+        os.close(file)
+    return pid
 
 
 def _become(request: dict[str, Any], files: list[int]) -> NoReturn:

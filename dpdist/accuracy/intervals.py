@@ -269,8 +269,8 @@ class CellErrors:
             estimate = np.where(better, noisy, estimate)
         return Interval(estimate, np.maximum(estimate - below, 0), np.maximum(estimate + above, 0))
 
-    def within(self, order: int, *, confidence: float = 0.95) -> float:
-        """The share of the table within which cells above `SMALL` are, in this many of them; NaN where none is."""
+    def within(self, order: int) -> float:
+        """The share of the table within which 95 of 100 cells above `SMALL` are; NaN where none is."""
         measured = next(item for item in self.accuracy.orders if item.attributes == order)
         large = [k for k, number in enumerate(measured.cells) if number and k and EDGES[k - 1] >= SMALL * 10_000]
         if not large:
@@ -282,7 +282,7 @@ class CellErrors:
         for _ in range(60):
             middle = (low + high) / 2
             beyond = float((cells * np.exp(-middle / scale)).sum() / cells.sum())
-            low, high = (middle, high) if beyond > 1 - confidence else (low, middle)
+            low, high = (middle, high) if beyond > 0.05 else (low, middle)
         return high / self.accuracy.records
 
 

@@ -206,19 +206,21 @@ def with_sums(choices: Choices) -> Choices:
     return replace(choices, grids=GRIDS, picks=0.0, rounds=rounds, per_round=per_round, **scaled)
 
 
-def with_prior(choices: Choices, attributes: int) -> Choices:
+def with_prior(choices: Choices, attributes: int, *, rows: bool = True) -> Choices:
     """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
-    the fewest pairs, the public model may have half of the cells.
+    the fewest pairs, the public model may have half of the cells. Only where its `rows` may be released, a share is
+    left for their misfit.
     """
+    misfit = PUBLIC_MISFIT * (rows and attributes > 1)
     if choices.rake:
-        return replace(choices, one_way_again=choices.one_way_again - PUBLIC_MISFIT)
+        return replace(choices, one_way_again=choices.one_way_again - misfit)
     few = choices.per_round <= FEWEST
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
     pairs, again = choices.tree + choices.pairs, choices.one_way_again
     if pairs:
-        pairs -= PUBLIC_MISFIT
+        pairs -= misfit
     else:
-        again -= PUBLIC_MISFIT
+        again -= misfit
     return replace(
         choices,
         tree=0.0,

@@ -27,9 +27,9 @@ from dpdist.spec.schema import Schema
 OTHERS = 40  # records of the table beside the canary
 
 
-def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Codes, Codes, Codes]:
-    """A table of `others`, of one or two kinds, `copies` of a record that differs everywhere, and both together."""
-    table: Codes = [(np.arange(others) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]
+def with_canary(schema: Schema, copies: int) -> tuple[Codes, Codes, Codes]:
+    """A table of `OTHERS`, of one or two kinds, `copies` of a record that differs everywhere, and both together."""
+    table: Codes = [(np.arange(OTHERS) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]
     canary: Codes = [np.full(copies, a.cardinality - 1, a.dtype) for a in schema.attributes]
     return table, canary, [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
 
@@ -89,12 +89,14 @@ def _of_triples(triples: Grids, released: Tables, half: float) -> float:
 
 
 def _of_picked(measured: Measured, half: float) -> float:
-    """The canary's cells of the picked tables, less their mean without it, by precision."""
-    learner = measured.learner
+    """The canary's cells of the picked tables, less their mean without it, by precision: with tables of all pairs, of
+    which the model has its own, of more attributes than two.
+    """
+    learner, measured_apart = measured.learner, 1 if measured.all_pairs is None else 2
     found, records = 0.0, learner.one_way.records
     last = [int(codes[-1]) for codes in learner.coding.maps]
     for m in learner.measurements:
-        if len(m.attributes) > 1:
+        if len(m.attributes) > measured_apart:
             precision = m.weight / records**2
             found += (float(m.share[tuple(last[a] for a in m.attributes)]) * records - half) * precision
     return found

@@ -237,7 +237,7 @@ def public_model(prior: PairCounts, coding: Coding, choices: Choices) -> Learner
     one_way = OneWay(exact, sigmas, float(prior.total))
     learner = Learner(_smoothed(recode(prior, coding)), coding, one_way, account, replace(choices, mu=_MU))
     most = 0.9 * (LARGEST_COST / _MU) ** 2 * attributes  # a share of picks that are as precise as they can be
-    if learner.round("tree", share=0.2, pick_share=min(0.1, most), most=attributes, tree=True):
+    if attributes > 1 and learner.round("tree", share=0.2, pick_share=min(0.1, most), most=attributes, tree=True):
         learner.refit(choices.iterations[0])
     for r in range(choices.rounds if choices.prior_cells else 0):
         learner.cells = choices.prior_cells * (r + 1) // choices.rounds
@@ -298,7 +298,7 @@ def learn(
     exact = counts.pairs if isinstance(counts, Tables) else counts
     one_way: OneWay | None = None
     own: PublicPool | None = None
-    if known.rows is not None and isinstance(exact, PairCounts):
+    if known.rows is not None and isinstance(exact, PairCounts) and len(exact.cardinalities) > 1:
         one_way = measure_one_way(exact, account, first=choices.one_way, again=choices.one_way_again)
         own = PublicPool.of(pool_of(known.rows, known.rules), exact.cardinalities, choices, one_way)
         if not choices.triple_tables and own.is_near(exact, account, choices):

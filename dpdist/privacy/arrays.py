@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -92,6 +93,7 @@ def power_of_two(grid: float) -> float:
     return float(grid)
 
 
+@lru_cache(maxsize=256)  # most draws are at one of a few scales
 def steps_of(setting: str, value: float | Fraction, grid: float = 1.0) -> Fraction:
     """Return the exact scale in steps of the grid.
     Raises ValueError: the scale is not finite, not positive or above `LARGEST_SCALE` steps.

@@ -18,7 +18,6 @@ References
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import operator
 from collections.abc import Callable
@@ -242,7 +241,7 @@ class Noise:
         return values
 
     def _words(self, address: bytes, count: int, start: int) -> NDArray[np.uint64]:
-        subkey = hmac.new(self._key, address, hashlib.sha256).digest()
+        subkey = hmac.digest(self._key, address, "sha256")
         block, skip = divmod(start, 2)
         encryptor = Cipher(algorithms.AES(subkey), modes.CTR(block.to_bytes(16, "big"))).encryptor()
         words = np.empty(skip + count + 2, dtype="<u8")  # update_into asks for the room of one more block

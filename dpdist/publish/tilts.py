@@ -38,6 +38,7 @@ _OPEN = 1.2  # how much wider than the one before a last bin is that has an open
 _FAR = 10_000.0  # times the lower end of a bin to which a Pareto tail goes at most
 _NOISE = 4.0
 _STEPS, _GRID, _ROUNDS = 5, 512, 30  # of a bin at most, of all bins at most; in which a density is made smooth
+_ROWS = 1 << 14  # that are moved at a time, about
 
 
 def can_be_tilted(attribute: Attribute) -> bool:
@@ -122,15 +123,28 @@ def together(
     """The words by which numbers are drawn in their bins, uniform ones moved so that those of rows that follow the row
     before are drawn together with its. Codes of no bin are on their own.
     """
-    steps, codes = min(_STEPS, _GRID // bins), codes.astype(np.int64)
+    steps = min(_STEPS, _GRID // bins)
     linked = follows & (codes < bins) & (np.roll(codes, 1) < bins)
     linked[:1] = False
-    rows = np.flatnonzero(linked)
-    if steps < 2 or not len(rows):
+    if steps < 2 or not linked.any():
         return words
-    before = codes[rows - 1]
-    density = _density(np.bincount(before * bins + codes[rows], minlength=bins**2).reshape(bins, bins), steps)
-    number = np.arange(len(codes))
+    begins = np.flatnonzero(~linked)
+    places = np.searchsorted(begins, np.arange(_ROWS, len(codes), _ROWS))
+    cuts = np.unique(begins[places[places < len(begins)]])  # no row follows one of another part
+    parts = [*zip(np.split(codes, cuts), np.split(linked, cuts), np.split(words, cuts), strict=True)]
+    pairs = np.zeros(bins**2, np.int64)
+    for own, follow, _ in parts:
+        rows = np.flatnonzero(follow)
+        pairs += np.bincount(own[rows - 1].astype(np.int64) * bins + own[rows], minlength=bins**2)
+    density = _density(pairs.reshape(bins, bins), steps)
+    return np.concatenate([_moved(own, follow, of, density) for own, follow, of in parts])
+
+
+def _moved(
+    codes: NDArray[Any], linked: NDArray[np.bool_], words: NDArray[np.uint64], density: Floats
+) -> NDArray[np.uint64]:
+    """The words of rows that follow none but each other; it takes about 25 numbers a row."""
+    steps, number = density.shape[-1], np.arange(len(codes))
     depth = number - np.maximum.accumulate(np.where(linked, 0, number))  # rows that each one follows
     weights = np.ones((len(codes), steps))  # of the steps of each row, by the rows that follow it
     levels = [np.flatnonzero(depth == level) for level in range(int(depth.max()) + 1)]

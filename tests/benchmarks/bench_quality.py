@@ -43,7 +43,7 @@ FILES = {
     "acs2024": [DATA / "acs2024_workers.parquet"],
     "adult": [DATA / "adult.data", DATA / "adult.test"],
 }
-STRUCTURE_SHARES = {"cfs": Fraction(3, 10), "mutual-information": Fraction(3, 10), "total-variation": Fraction(3, 20)}
+STRUCTURE_SHARES = {"cfs": Fraction(3, 10), "total-variation": Fraction(3, 20)}
 """Share of the records that learns the structure; distances need less of them than entropies."""
 
 

@@ -127,9 +127,8 @@ def deniability(rng: random.Random) -> Tree:
     maybe(rng, tree["privacy"], "seed_check_epsilon", 1e-6, 10)
     maybe(rng, tree["privacy"], "accept_per_record", True, chance=0.7)
     model: Tree = {"structure": some(rng, "learned", "learned", "independent", "synthesis")}
-    maybe(rng, model, "score", "cfs", "mutual-information")
+    maybe(rng, model, "score", "cfs")
     maybe(rng, model, "order", "learned")
-    maybe(rng, model, "estimate", "sample")
     tree["model"] = model
     tree["synthesis"] = {"records": some(rng, 1, 40), "minimum_pass_rate": some(rng, 1e-3, 0.1, 1)}
     maybe(rng, tree["synthesis"], "omega", "all", 1, m, list(range(1, m + 1)), chance=0.8)

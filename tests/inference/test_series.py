@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from published import ROWS, published
 from releases import KEY, table
+from scipy.stats import binom
 from typer.testing import CliRunner
 
 import dpdist
@@ -22,6 +23,7 @@ from dpdist.model.one_way import combine
 from dpdist.spec.series import times_of
 
 PERIODS = ("2026-01", "2026-02", "2026-03")
+_SURE = 5  # deviations, within which an estimate is for nearly any key
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (top / "made").mkdir()
     for k, name in enumerate(PERIODS):
         own = tmp_path_factory.mktemp(name)
-        published(own, fixed_key=f"{k + 3}{KEY[1:]}").rename(top / "made" / name)
+        published(own, fixed_key=f"{k}{KEY[1:]}", synthesis={"records": 500}).rename(top / "made" / name)
     return top / "made"
 
 
@@ -42,7 +44,7 @@ def test_questions_over_time_are_answered_for_all_periods_together(folder: Path)
     levels = series.answer(f"count where {where}")
     assert [one.question[-9:] for one in levels] == [f"[{p}]" for p in PERIODS]
     for level, release in zip(levels, series.releases, strict=True):
-        assert level.low < true < level.high  # type: ignore[operator]
+        assert abs(float(level.estimate) - true) < _SURE * level.deviation  # type: ignore[operator]
         assert level.deviation < 1.01 * infer(release, f"count where {where}").deviation  # type: ignore[operator]
     frame = dpdist.open_series(folder).frame(f"count where {where}")
     assert frame.index.tolist() == list(PERIODS)
@@ -51,19 +53,57 @@ def test_questions_over_time_are_answered_for_all_periods_together(folder: Path)
     (change,) = series.answer(f"change of count where {where} between 2026-01 and 2026-03")
     north = series.releases[0].schema.attributes[0].values.index("north")  # type: ignore[union-attr]
     apart = [release.measured((0,))[1][north] for release in series.releases]  # type: ignore[index]
-    assert change.low < 0 < change.high  # type: ignore[operator]
+    assert abs(float(change.estimate)) < _SURE * change.deviation  # type: ignore[operator]
     assert change.deviation < np.hypot(apart[0], apart[2])
     (total,) = series.answer(f"sum of count where {where}")
     assert total.estimate == pytest.approx(sum(float(level.estimate) for level in levels))
-    assert total.low < 3 * true < total.high  # type: ignore[operator]
+    assert abs(float(total.estimate) - 3 * true) < _SURE * total.deviation  # type: ignore[operator]
     (average,) = series.answer(f"average of share where {where} from 2026-01 to 2026-02")
     assert average.estimate == pytest.approx(true / ROWS, abs=0.02)
     (trend,) = series.answer(f"trend of share where {where}")
-    assert abs(float(trend.estimate)) < 1.96 * trend.deviation  # type: ignore[operator]
+    assert abs(float(trend.estimate)) < _SURE * trend.deviation  # type: ignore[operator]
     moving = series.answer(f"moving average of share where {where} over 2")
     assert [one.question[-9:] for one in moving] == [f"[{p}]" for p in PERIODS[1:]]
     assert moving[0].estimate == pytest.approx(average.estimate)
     assert moving[0].deviation == pytest.approx(average.deviation)
+
+
+def _redrawn(release: Published, codes: list[np.ndarray], rng: np.random.Generator) -> Published:
+    """A release of the same table with other noise in all that it measured."""
+    known, tables = release.model.measurements, []
+    for one in known.tables:
+        columns = [known.maps[a][codes[known.source[a]]] if one.coded else codes[a] for a in one.attributes]
+        exact = np.bincount(np.ravel_multi_index(columns, one.shape), minlength=one.counts.size)
+        noise = np.rint(rng.normal(0, one.deviation, exact.size)).astype(np.int64)
+        tables.append(replace(one, counts=exact + noise))
+    steps = [[t for t in tables if t.step == step] for step in sorted({t.step for t in tables if t.step[:3] == "one"})]
+    found = Published(release.store, release.manifest)
+    found.__dict__["model"] = replace(release.model, measurements=replace(known, tables=tuple(tables)))
+    found.__dict__["records"] = combine(
+        [[t.counts for t in own] for own in steps], [np.array([t.deviation for t in own]) for own in steps]
+    ).records
+    return found
+
+
+def test_intervals_cover_as_often_as_they_say(folder: Path) -> None:
+    """Over noise that is drawn again, each question misses no more often than 95 % intervals may."""
+    whole, rng, keys, where = Series.open(folder), np.random.default_rng(7), 100, "region = 'north'"
+    columns, schema = table(ROWS), whole.releases[0].schema
+    values = {a.name: np.array(columns[a.name].to_pylist()) for a in schema.attributes}
+    codes = [
+        values[a.name] // 5 if a.name == "age" else np.array([a.values.index(x) for x in values[a.name].tolist()])
+        for a in schema.attributes
+    ]
+    north = int((values["region"] == "north").sum())
+    truths = {"": north, "change of ": 0, "sum of ": 3 * north}
+    asked = {f"{kind}count where {where}": truth for kind, truth in truths.items()} | {"sum of count": 3 * ROWS}
+    missed = dict.fromkeys(asked, 0)
+    for _ in range(keys):
+        series = replace(whole, releases=tuple(_redrawn(release, codes, rng) for release in whole.releases))
+        for question, truth in asked.items():
+            answer = series.answer(question)[-1]
+            missed[question] += not answer.low < truth < answer.high  # type: ignore[operator]
+    assert max(missed.values()) <= binom.isf(1e-3, keys, 0.05), missed
 
 
 def test_a_trend_counts_months_that_are_not_there(folder: Path) -> None:
@@ -98,7 +138,7 @@ def test_a_period_that_did_not_measure_a_table_lies_between_the_others(folder: P
     true = table(ROWS)["region"].to_pylist().count("north") / ROWS
     before, found = (series.answer(f"share where {where}") for series in (whole, part))
     assert before[1].deviation < found[1].deviation < 5 * before[1].deviation  # type: ignore[operator]
-    assert found[1].low < true < found[1].high  # type: ignore[operator]
+    assert abs(float(found[1].estimate) - true) < _SURE * found[1].deviation  # type: ignore[operator]
     assert min(float(found[k].estimate) for k in (0, 2)) <= found[1].estimate  # type: ignore[operator]
     assert found[1].estimate <= max(float(found[k].estimate) for k in (0, 2))  # type: ignore[operator]
     nowhere = replace(whole, releases=tuple(_without(one, (0,)) for one in whole.releases))
@@ -122,7 +162,7 @@ def test_all_records_are_as_many_as_the_releases_say(folder: Path) -> None:
     series = Series.open(folder)
     (total,) = series.answer("sum of count")
     assert total.estimate == sum(release.records for release in series.releases)
-    assert abs(float(total.estimate) - 3 * ROWS) < 5 * total.deviation  # type: ignore[operator]
+    assert abs(float(total.estimate) - 3 * ROWS) < _SURE * total.deviation  # type: ignore[operator]
     assert [(one.estimate, one.low, one.high) for one in series.answer("share")] == [(1.0, 1.0, 1.0)] * 3
     assert repr(series).startswith("A series of 3 releases\nPeriods     2026-01 to 2026-03\n")
 
@@ -205,7 +245,7 @@ def test_by_command(folder: Path) -> None:
         result = CliRunner().invoke(app, ["infer", place, "trend of count", "--json"], catch_exceptions=False)
         (answer,) = json.loads(result.stdout)
         assert answer["question"] == "trend of count"
-        assert answer["low"] < 0 < answer["high"]
+        assert answer["low"] < answer["estimate"] < answer["high"]
     shown = CliRunner().invoke(app, ["infer", str(folder), "share where region = 'north'"]).stdout.splitlines()
     assert shown[0] == "share where region = 'north', with 95 % intervals"
     assert [line.split()[0] for line in shown[1:]] == list(PERIODS)
@@ -240,10 +280,12 @@ def test_joint_levels_cover(persons: float, step: float) -> None:
     walk = 50 + np.cumsum(rng.normal(0, np.sqrt(step), (runs, number)), axis=1)
     true = walk + rng.normal(0, np.sqrt(persons), walk.shape)
     noisy = true + rng.normal(0, np.sqrt(variances), walk.shape)
-    found = [
-        joint_levels([*zip(np.eye(number), one, variances, strict=True)], persons=persons, step=step) for one in noisy
-    ]
-    levels, covariance = np.array([level for level, _ in found]), found[0][1]
+    # each level is a sum of the noisy ones, with the same weights for all of them
+    sums = [*zip(np.eye(number), np.eye(number), variances.tolist(), strict=True)]
+    moves, covariance = joint_levels(sums, persons=persons, step=step)
+    first, _ = joint_levels([*zip(np.eye(number), noisy[0], variances, strict=True)], persons=persons, step=step)
+    levels = noisy @ moves.T
+    assert levels[0] == pytest.approx(first)
     away = np.arange(number) - (number - 1) / 2
     for weights in (np.eye(number)[3], np.eye(number)[5] - np.eye(number)[2], np.ones(number), away / (away @ away)):
         deviation = np.sqrt(weights @ covariance @ weights)
@@ -259,10 +301,11 @@ def test_what_a_quarter_measured_brings_its_months_nearer(persons: float, step: 
     noisy, variances = true + rng.normal(0, 1, true.shape), np.ones(3)
     quarters = true @ weights + rng.normal(0, 0.5, runs)
     model = {"persons": persons, "step": step}
-    months = [[*zip(np.eye(3), one, variances, strict=True)] for one in noisy]
-    found = [joint_levels([*a, (weights, b, 0.25)], **model) for a, b in zip(months, quarters, strict=True)]
-    levels, covariance = np.array([level for level, _ in found]), found[0][1]
-    before = joint_levels(months[0], **model)[1]
+    units = np.eye(4)  # each level is a sum of the noisy numbers, with the same weights for all of them
+    months = [*zip(np.eye(3), units[:3], variances.tolist(), strict=True)]
+    moves, covariance = joint_levels([*months, (weights, units[3], 0.25)], **model)
+    levels = np.column_stack([noisy, quarters]) @ moves.T
+    before = joint_levels(months, **model)[1]
     for asked in (np.eye(3)[1], np.eye(3)[2] - np.eye(3)[1], weights):
         deviation = np.sqrt(asked @ covariance @ asked)
         assert 0.935 < (np.abs((levels - true) @ asked) < 1.96 * deviation).mean() < 0.965

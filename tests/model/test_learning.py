@@ -21,6 +21,7 @@ from dpdist.model import rounds as learning_rounds
 from dpdist.model.account import GaussianAccount
 from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.model.choices import HIGH_ROUNDS, Choices, choose, with_evidence, with_high
+from dpdist.model.claims import model_claim
 from dpdist.model.coding import coding_of, recode
 from dpdist.model.draw import WeightedPool, _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.model.evidence import sums_of
@@ -34,6 +35,8 @@ from dpdist.model.rake import WeightedRows, rake, shrink
 from dpdist.model.rounds import LARGEST_WEIGHT
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import Candidates
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 
 CARDS = (3, 4, 30, 6)
 KEY = Noise(bytes(range(32)))
@@ -70,6 +73,18 @@ def distance(columns: list[np.ndarray], others: list[np.ndarray]) -> float:
 
 
 # --- account ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("triples", [0.0, 0.2])
+def test_a_likelihood_ratio_counts_each_noisy_table_once(triples: float) -> None:
+    """The claim's ratio falls with the mean that is taken from it, by the precision of all tables: what they cost."""
+    schema = Schema(attributes=tuple(Attribute(name=n, kind="categorical", values=(1, 2, 3)) for n in "abc"))
+    shares = {"one_way": 0.03, "one_way_again": 0.05, "rake": 0.92 - triples, "triples": triples}
+    tables = {"triple_tables": int(triples > 0), "triple_groups": 2 * (triples > 0)}
+    choices = Choices(mu=2.0, tree=0.0, pairs=0.0, picks=0.0, rounds=2, **shares, **tables)  # type: ignore[arg-type]
+    one, three = (model_claim(schema, choices, epsilon=1, delta=1e-6, copies=copies) for copies in (1, 3))
+    found = [float(np.asarray(claim.absent(KEY))[0]) for claim in (one, three)]
+    assert found[0] - found[1] == pytest.approx(2.0**2, rel=1e-6)
 
 
 def test_a_fit_spends_what_it_has_and_no_more() -> None:
@@ -701,7 +716,7 @@ def test_the_same_bits_on_other_processors(features: str, kernel: str) -> None:
     """Models of a process whose NumPy and linear algebra do without some instructions; unknown names are ignored."""
     changes = {"NPY_DISABLE_CPU_FEATURES": features, "OPENBLAS_CORETYPE": kernel, "PYTHONWARNINGS": "ignore"}
     environment = os.environ | changes
-    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, Path(__file__).parents[1:3]))
     script = "import test_learning; print(test_learning.digests())"
     command = [sys.executable, "-c", script]
     found = subprocess.run(

@@ -78,6 +78,15 @@ def test_rows_of_another_population_are_not_released() -> None:
     assert distance(table, drawn(found, 20_000)) < 0.05
 
 
+def test_rows_of_one_attribute_are_not_released() -> None:
+    (table, *_), (public, *_) = people(6_000, 1), people(6_000, 2)
+    counts, prior = (pair_counts([column], CARDS[:1]) for column in (table, public))
+    made = with_prior(choose(CARDS[:1], records=6_000, mu=1.0), 1)
+    found = learn(counts, choices=made, noise=KEY, drawing=KEY, prior=prior, rows=[public])
+    assert not found.fitted.public
+    assert 1 - 1e-6 < fsum(share for _, share in found.report["account"]) <= 1
+
+
 @pytest.mark.parametrize("drift", [0.0, 0.3, 1.0])
 def test_drift_is_followed_where_the_budget_allows(drift: float) -> None:
     table, public = people(40_000, 1), people(10_000, 2, drift=drift)

@@ -1,6 +1,7 @@
 """Releases of statistics: their manifest counts cells, and verification looks at types and numbers."""
 
 import json
+import tracemalloc
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,22 @@ def test_numbers_that_follow_each_other_are_drawn_together() -> None:
     assert np.abs(alone - gaps)[~known].max() < 1e-12
     assert np.corrcoef((codes + gaps)[known, 1:].T)[0, 1] == pytest.approx(0, abs=0.03)
     assert np.corrcoef(gaps[known, 1:].T)[0, 1] == pytest.approx(0, abs=0.03)
+
+
+def test_rows_are_moved_in_parts_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part begins where no row follows, be it long after a part is full; a part takes memory, the others none."""
+    random, rows = np.random.default_rng(1), 100_000
+    codes, words = random.integers(0, 13, rows).astype(np.uint8), random.integers(0, 2**64, rows, dtype=np.uint64)
+    follows = random.random(rows) < 0.7
+    follows[40_000:43_500] = True
+    tracemalloc.start()
+    found = together(codes, 12, follows, words)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * rows
+    for size in (3_000, rows):
+        monkeypatch.setattr("dpdist.publish.tilts._ROWS", size)
+        assert (together(codes, 12, follows, words) == found).all()
 
 
 @pytest.mark.parametrize("bins", [1, 300])

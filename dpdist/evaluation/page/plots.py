@@ -217,7 +217,7 @@ def _heat_map(key: str, names: Sequence[str], matrix: NDArray[Any]) -> str:
 _CORNERS = ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))
 
 
-def _levels(axis: Any, strength: NDArray[Any], ends: Sequence[NDArray[Any]], above: str, below: str = OTHER) -> None:
+def _levels(axis: Any, strength: NDArray[Any], ends: Sequence[NDArray[Any]], above: str) -> None:
     """Squares of a matrix from -1 to 1, between the ends of its rows (along x) and columns, one path for each level."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -227,7 +227,7 @@ def _levels(axis: Any, strength: NDArray[Any], ends: Sequence[NDArray[Any]], abo
         corners = np.array([(ends[0][x + right], ends[1][y + up]) for right, up in _CORNERS])
         codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(x))
         squares = Path(corners.transpose(2, 0, 1).reshape(-1, 2), codes)
-        axis.add_patch(PathPatch(squares, facecolor=above if level > 0 else below, alpha=abs(level), linewidth=0))
+        axis.add_patch(PathPatch(squares, facecolor=above if level > 0 else OTHER, alpha=abs(level), linewidth=0))
 
 
 def density_plot(

@@ -143,12 +143,12 @@ def subsample_scores(a: Marginals, k: int, *, seed: int, shares: Sequence[float]
     )
 
 
-def subsample_scores_by_halves(halves: Floats, shares: Sequence[float] = SUBSAMPLES) -> Floats:
+def subsample_scores_by_halves(halves: Floats) -> Floats:
     """As `subsample_scores`, from the distances of two random halves: about, for small parts.
 
     Heavy records are in a part with all their weight, or not at all.
     """
-    odds = np.array(shares) / (1 - np.array(shares))
+    odds = np.array(SUBSAMPLES) / (1 - np.array(SUBSAMPLES))
     return np.asarray(1000 * (1 - halves.mean() / 2 / np.sqrt(odds)))
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +47,10 @@ def estimate_network(
     schema: Schema,
     *,
     noise: Noise,
-    estimate: Literal["mean", "sample"] = "mean",
 ) -> Network:
-    """The network that the noisy tables support. `estimate` is the posterior mean, or one draw from the posterior (PD
+    """The network that the noisy tables support, by posterior means where the paper draws from the posterior (PD
     section 3.4). Streams of the noise: ``parameters/fit/<attribute index>`` (records simulated to weigh parent
-    configurations) and ``parameters/posterior/<attribute index>``.
+    configurations).
     """
     maps = tuple(a.bucket_map for a in schema.attributes)
     tables = pool([table.astype(np.float64) for table in noisy.tables], noisy.variances, structure, maps)
@@ -69,8 +68,6 @@ def estimate_network(
             posterior = regression_table(margin, sums, variance, expected=expected, sizes=sizes, prior=PRIOR)
         else:
             posterior = fit(tables[i], noisy.variances[i], expected=expected, sizes=sizes, prior=PRIOR)
-        if estimate == "sample":
-            posterior = _gamma(posterior, noise.words(f"parameters/posterior/{i}", posterior.size))
         thresholds[i] = thresholds_from_weights(posterior)
         buckets[i] = maps[i][draw(thresholds[i], row, noise.words(f"parameters/fit/{i}", SIMULATED))]
     return Network(
@@ -181,14 +178,3 @@ def _normalised(counts: AnyFloats, marginal: AnyFloats) -> AnyFloats:
     """Rows that sum to one; the marginal where a row is empty."""
     sums = counts.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(sums > _TINY**2, counts / np.maximum(sums, _TINY**2), marginal / marginal.sum()))
-
-
-def _gamma(shape: AnyFloats, words: NDArray[np.uint64]) -> AnyFloats:
-    """Independent gamma variates with the given shapes; a row of them, normalised, is Dirichlet."""
-    from scipy.special import gammaincinv
-
-    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    drawn: NDArray[Any] = gammaincinv(shape, uniform.reshape(shape.shape))
-    empty = drawn.sum(axis=1) <= 0
-    drawn[empty] = shape[empty]
-    return drawn

@@ -91,12 +91,6 @@ def symmetrical_uncertainty(values: Sequence[float], schema: Schema) -> tuple[ND
     return seen[0], seen[1]
 
 
-def mutual_information(values: Sequence[float], schema: Schema) -> NDArray[np.float64]:
-    """Mutual information of x_i (row) and b_j (column) in bits, not below zero; zero on the diagonal."""
-    single, joint = _pairs(values, schema, coarse=False)
-    return np.maximum(single - joint, 0.0)
-
-
 def _pairs(values: Sequence[float], schema: Schema, *, coarse: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """H(x_i) + H(b_j) and H(x_i, b_j), both 0 on the diagonal; if `coarse`, of b_i in place of x_i."""
     entropy = dict(zip(entropy_columns(schema), values, strict=True))

@@ -128,15 +128,12 @@ class NetworkSpec(Section):
     structure: Literal["learned", "independent", "synthesis"] = "learned"
     """A Bayesian network with learned parents, or independent marginals (the baseline); or synthesis: records of the
     model of kind: synthesis, one of its records that agrees with the kept values gives the rest."""
-    score: Literal["cfs", "mutual-information", "total-variation"] = "total-variation"
-    """Criterion of the parent search: cfs (the published one, from noisy entropies), mutual-information (the same
-    entropies, lowest expected error of the two-way marginals) or total-variation (the same search from distances to
-    independence, whose sensitivity is several times smaller)."""
+    score: Literal["cfs", "total-variation"] = "total-variation"
+    """Criterion of the parent search: cfs (the published one, from noisy entropies) or total-variation (lowest expected
+    error of the two-way marginals, from distances to independence, whose sensitivity is several times smaller)."""
     order: Literal["learned", "small-first"] | tuple[str, ...] = "small-first"
     """Order of the attributes where the network leaves a choice (small domains first keeps more seeds plausible), or
     the names of all attributes in a declared order: parents then come before their children."""
-    estimate: Literal["mean", "sample"] = "mean"
-    """Conditional tables: posterior mean, or one draw from the posterior."""
     regression: tuple[str, ...] = ()
     """Ordered attributes (integers, binned numbers, ordinals) whose conditional is a regression on the buckets of their
     parents, in place of a noisy table with a row for each combination of these."""
@@ -219,8 +216,6 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
         if self.model.regression:
             if self.model.structure != "learned":
                 raise ValueError("model.regression: regresses on learned parents: goes with model.structure=learned")
-            if self.model.estimate != "mean":
-                raise ValueError("model.regression: a regression is not sampled: goes with model.estimate=mean")
             check_regressed(self.model.regression, self.table)
         return self
 

@@ -98,7 +98,7 @@ def learn_parameters(plan: ParameterPlan, attempt: DeniabilityAttempt) -> Networ
         return measure_tables(counts, structure, plan=plan, noise=attempt.noise)
 
     def estimate() -> Network:
-        return estimate_network(tables, structure, spec.table, noise=attempt.noise, estimate=spec.model.estimate)
+        return estimate_network(tables, structure, spec.table, noise=attempt.noise)
 
     tables = attempt.stored(NoisyTables, measure)
     with attempt.stage("estimating"):

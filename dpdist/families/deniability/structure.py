@@ -2,9 +2,9 @@
 
 `structure_plan` fixes the noise and its charge before a record is read, `measure_structure` turns all pairwise counts
 into a few noisy statistics, and `learn_structure` chooses the parents from them, which is post-processing. The scores
-are ``cfs`` (PD section 3.3), ``mutual-information`` (the same entropies; the parents that lower the expected error of
-the two-way marginals) and ``total-variation``: the distance of each pair of bucketised attributes from independence,
-whose sensitivity 3/n is some ``log2(n)/3`` times smaller than an entropy's.
+are ``cfs`` (PD section 3.3), from entropies, and ``total-variation`` (the parents that lower the expected error of the
+two-way marginals): the distance of each pair of bucketised attributes from independence, whose sensitivity 3/n is some
+``log2(n)/3`` times smaller than an entropy's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dpdist.privacy.sensitivity import bounds
 from dpdist.spec.schema import Schema
 from dpdist.storage.stored import Stored
 
-Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
+Score: TypeAlias = Literal["cfs", "total-variation"]
 Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]
 # largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share
 MAX_CELLS = 1 << 22
@@ -208,13 +208,9 @@ def learn_structure(
         return _structure(
             schema, search.cfs_parents(child, between, sequence=turns, admissible=admissible), order, regressed
         )
-    if statistics.score == "total-variation":
-        dependence = np.pi * np.clip(search.pair_matrix(statistics.values, len(sizes)), 0.0, 1.0) ** 2
-        loss = [BUCKET_LOSS if b < c else 0.0 for b, c in zip(buckets, sizes, strict=True)]
-        seen = dependence * (1 - np.array(loss))
-    else:
-        seen = math.log(2) * search.mutual_information(statistics.values, schema)
-        dependence = np.maximum(seen, seen.T)
+    dependence = np.pi * np.clip(search.pair_matrix(statistics.values, len(sizes)), 0.0, 1.0) ** 2
+    loss = [BUCKET_LOSS if b < c else 0.0 for b, c in zip(buckets, sizes, strict=True)]
+    seen = dependence * (1 - np.array(loss))
     seen[list(regressed)] *= 1 - REGRESSION_LOSS
     parents = search.dependence_parents(
         dependence,

@@ -374,7 +374,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     if spec.federated is not None:
         found = model_choices.with_sums(replace(found, mu=mu))
     if spec.model.prior:
-        found = model_choices.with_prior(found, m)
+        found = model_choices.with_prior(found, m, rows=spec.model.prior.records)
     elif _earlier(spec):
         found = model_choices.with_evidence(found, sizes)
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:

@@ -178,18 +178,6 @@ def test_without_noise_the_network_has_the_frequencies(counts, monkeypatch):
         assert error < 0.01
 
 
-def test_posterior_samples_scatter_around_the_mean(counts):
-    noisy = _noisy(counts, 5.0, 4)
-    mean = _probabilities(estimate_network(noisy, STRUCTURE, SCHEMA, noise=Noise(bytes(32))), 1)[0]
-    total = 40_000
-    scores = []
-    for key in range(30):
-        network = estimate_network(noisy, STRUCTURE, SCHEMA, noise=Noise(bytes([key]) * 32), estimate="sample")
-        scores.append((_probabilities(network, 1)[0] - mean) / np.sqrt(mean * (1 - mean) / total))
-    assert 0.7 < np.std(scores) < 1.4
-    assert abs(np.mean(scores)) < 1.0
-
-
 def test_pooling_lowers_the_error_of_the_margins(counts):
     exact = [table.astype(float) for table in exact_tables(counts, STRUCTURE).tables]
     before = after = 0.0

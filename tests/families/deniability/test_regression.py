@@ -326,7 +326,6 @@ def missing(policy: str) -> dict[str, Any]:
         ({"model__regression": ["age", "age"]}, "listed twice"),
         ({"model__regression": ["age"], "schema": missing("unknown")}, "missing category of 'age'"),
         ({"model": {"regression": ["age"], "structure": "independent"}}, "model.structure=learned"),
-        ({"model": {"regression": ["age"], "estimate": "sample"}}, "model.estimate=mean"),
         (
             {"model": {"regression": ["age"], "structure": "synthesis"}, "synthesis__omega": 3}
             | {"split": {"structure": 0, "parameters": 0.5, "seeds": 0.5}},

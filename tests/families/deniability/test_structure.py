@@ -22,7 +22,7 @@ from dpdist.privacy import accountant, events
 from dpdist.privacy.arrays import round_to_grid
 from dpdist.privacy.noise import Noise
 
-SCORES = ("cfs", "mutual-information", "total-variation")
+SCORES = ("cfs", "total-variation")
 
 
 SIZES = (12, 4, 4, 3, 2)

@@ -24,7 +24,7 @@ from dpdist.families.synthesis.prior import evidence_paths, read_prior
 from dpdist.inference.records import recompute
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
-from dpdist.model.choices import choose, with_prior
+from dpdist.model.choices import PUBLIC_MISFIT, choose, with_prior
 from dpdist.model.earlier import repeat_evidence
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import MANIFEST
@@ -100,6 +100,14 @@ def spec_with(folder: Path, prior: str) -> dict[str, Any]:
         "privacy": {"epsilon": 4, "delta": 1e-7},
         "model": {"prior": {"public": PUBLIC, "path": prior}},
     }
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.5, 4])
+def test_a_misfit_has_a_share_where_rows_may_be_released(tmp_path: Path, epsilon: float) -> None:
+    for rows, spent in ((True, 1 - PUBLIC_MISFIT), (False, 1.0)):
+        spec = spec_with(tmp_path, "other")
+        spec["privacy"]["epsilon"], spec["model"]["prior"]["records"] = epsilon, rows
+        assert make_plan(load(spec)).choices.spends == pytest.approx(spent, abs=1e-12)
 
 
 def test_the_table_itself_is_no_prior(tmp_path: Path) -> None:
