@@ -102,7 +102,8 @@ def measure(name: str, options: argparse.Namespace, earlier: dict[str, dict[str,
     plan = make_plan(spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=options.epsilon, records=records))
     cpu = time.process_time()
     for seed in range(options.keys * (3 if records <= SMALL else 1)):
-        rows.append([distances.of(released(plan, codes, seed, 5))[f"tvd_{k}"] for k in (1, 2, 3)])
+        of = distances.of(released(plan, codes, seed, 5))
+        rows.append([of[f"tvd_{k}"] for k in (1, 2, 3)])
     found = {"table": name, "records": records, "attributes": len(codes), "keys": len(rows)}
     found["cpu"] = round((time.process_time() - cpu) / len(rows), 1)
     means, errors = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1) / len(rows) ** 0.5
