@@ -199,22 +199,28 @@ def _import() -> None:
 
 
 def _forked(connection: socket.socket, sockets: list[socket.socket], others: list[int]) -> int:
-    """The process of a request, which keeps none of the server's files."""
-    size, files, _, _ = socket.recv_fds(connection, 4, 8)
-    request = json.loads(_exactly(connection, struct.unpack("I", size)[0]))
-    pid = os.fork()
-    if pid == 0:
-        try:
-            for theirs in (connection, *sockets):
-                theirs.close()
-            for file in others:
-                os.close(file)
-            _end_with_parent()
-            _become(request, files)
-        finally:
-            os._exit(1)  # it never goes on as the server
-    for file in files:
-        os.close(file)
+    """The process of a request, which keeps none of the server's files. Who asks for one that fails does not wait."""
+    files: list[int] = []
+    try:
+        size, files, _, _ = socket.recv_fds(connection, 4, 8)
+        request = json.loads(_exactly(connection, struct.unpack("I", size)[0]))
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for theirs in (connection, *sockets):
+                    theirs.close()
+                for file in others:
+                    os.close(file)
+                _end_with_parent()
+                _become(request, files)
+            finally:
+                os._exit(1)  # it never goes on as the server
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        for file in files:
+            os.close(file)
     return pid
 
 

@@ -95,7 +95,7 @@ def test_intervals_cover_as_often_as_they_say(folder: Path) -> None:
         for a in schema.attributes
     ]
     north = int((values["region"] == "north").sum())
-    truths = {"": north, "change of ": 0, "sum of ": 3 * north}
+    truths = {"": north, "change of ": 0, "sum of ": 3 * north, "trend of ": 0, "average of ": north}
     asked = {f"{kind}count where {where}": truth for kind, truth in truths.items()} | {"sum of count": 3 * ROWS}
     missed = dict.fromkeys(asked, 0)
     for _ in range(keys):
