@@ -12,6 +12,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
 
 UV = $(BIN)/uv pip
+# not compiled; what fails to compile elsewhere are templates that packages ship
 RARE := tests|apprise|cfnlint|dateparser|debugpy|fontTools|graphql|hive_metastore|jedi|moto|mypy|networkx|pip|setuptools|sympy
 PROJECT = $(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 
