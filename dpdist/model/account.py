@@ -187,6 +187,17 @@ class Measurements:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.nan_to_num(sums / weights).ravel(), (1 / np.sqrt(weights)).ravel()
 
+    def deviations_of(self, attribute: int, size: int) -> Floats:
+        """Deviations of the counts of an attribute's values by all noisy tables; 0 where none tells a value apart."""
+        precision = np.zeros(size)
+        for table in self.tables:
+            for k, a in enumerate(table.attributes):
+                if (self.source[a] if table.coded else a) == attribute:
+                    codes = self.maps[a] if table.coded else np.arange(size)
+                    variance = table.deviation**2 * (math.prod(table.shape) / table.shape[k])
+                    precision += np.where(np.bincount(codes)[codes] == 1, 1 / variance, 0.0)
+        return np.divide(1.0, np.sqrt(precision), out=np.zeros(size), where=precision > 0)
+
 
 def measurements_of(
     account: GaussianAccount,
