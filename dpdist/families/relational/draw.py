@@ -104,9 +104,9 @@ def _parents(law: LinkedLaw, pool: WeightedPool | None, noise: Noise, part: int,
 
 
 def _tilts(law: LinkedLaw, parents: list[Counts], noise: Noise, name: str) -> list[Floats]:
-    """Logarithms of factors of the members' law with which they have the targets' tables, by steps of iterative
-    scaling. What is given depends on itself in the parents that are drawn, and in the model only as far as pairs of it
-    were measured: what is told twice would count twice.
+    """Logarithms of factors with which the members' law has the targets' tables, by steps of iterative scaling. The
+    parents that are drawn have all dependence of what is given, the model only that of pairs that were measured: what
+    two columns tell alike would count twice.
     """
     layout, model = law.layout, law.models[1]
     codes = [model.coded(len(layout.given) + k)[0] for k in range(len(layout.members))]
@@ -131,8 +131,8 @@ def _tilts(law: LinkedLaw, parents: list[Counts], noise: Noise, name: str) -> li
 
 
 def _missed(law: LinkedLaw, codes: list[Counts], places: list[Floats], rows: Codes) -> Iterator[tuple[float, Floats]]:
-    """How many rows of the members' table are in other cells of each table that is told than they should be, and by the
-    logarithms of which factors the law's table is moved.
+    """For each table that the targets tell: how many of some rows of the members' table are in wrong cells, and the
+    logarithms of factors that move the law's table to it.
     """
     layout = law.layout
     start, place = len(layout.given), rows[len(layout.parent)].astype(np.int64)
