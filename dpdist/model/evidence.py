@@ -192,11 +192,15 @@ class Evidence:
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
-        ahead, own = self._told(attributes), self._own.get(attributes)
+        return combined(self.earlier(attributes), self._own.get(attributes))
+
+    def earlier(self, attributes: Set) -> Estimate | None:
+        """The counts of a table by earlier releases alone, and their variances; None where none measured it."""
+        known, own = [told for told in self._told(attributes) if told is not None], self._own.get(attributes)
         if own is not None:
             most = np.maximum(self._spread(attributes), spread_of(own[0], self.records))
-            ahead = [None if told is None else _doubted(told, own, most) for told in ahead]
-        return combined(*ahead, own)
+            known = [_doubted(told, own, most) for told in known]
+        return combined(*known) if known else None
 
     def _told(self, attributes: Set) -> list[Estimate | None]:
         """What each chain says of a table; that of a pair has the margins of now, as all pairs of an attribute would
