@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice, pairwise
+from itertools import combinations, pairwise, product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -144,9 +144,11 @@ class Evidence:
         """The coding of the last release: noisy tables on the same codes are added cell by cell."""
         return coding_from(self.related[-1].releases[-1].measurements, one_way)
 
-    def weigh_pairs(self, coding: Coding) -> None:
-        """Take the tables of pairs on the codes of a model, each as fine as the codes allow."""
-        found = [[_recoded(one.measurements, coding) for one in related.releases] for related in self.related]
+    def weigh_pairs(self, coding: Coding, *, finest: bool = False) -> None:
+        """Take the tables of pairs on the codes of a model, or on its `finest` alone, so that no noise counts twice."""
+        found = [
+            [_recoded(one.measurements, coding, finest=finest) for one in related.releases] for related in self.related
+        ]
         for pair in sorted({pair for of in found for tables in of for pair in tables}):
             self._tables[pair] = [[tables.get(pair) for tables in of] for of in found]
         self._factors = {a: self._moves(coding.source[a], coding.maps[a]) for a in range(len(coding.source))}
@@ -167,7 +169,7 @@ class Evidence:
         table's attributes, with their deviations; without `settle` drifts stay those of its tables before.
         """
         if self.related and not self.pairs:
-            self.weigh_pairs(coding)
+            self.weigh_pairs(coding, finest=True)
         noisy = dict(zip(combinations(range(len(coding.fine)), 2), zip(tables, sigmas, strict=True), strict=True))
         for a, b in combinations(range(len(coding.source)), 2):
             i, j = coding.source[a], coding.source[b]
@@ -192,11 +194,15 @@ class Evidence:
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
-        ahead, own = self._told(attributes), self._own.get(attributes)
+        return combined(self.earlier(attributes), self._own.get(attributes))
+
+    def earlier(self, attributes: Set) -> Estimate | None:
+        """The counts of a table by earlier releases alone, and their variances; None where none measured it."""
+        known, own = [told for told in self._told(attributes) if told is not None], self._own.get(attributes)
         if own is not None:
             most = np.maximum(self._spread(attributes), spread_of(own[0], self.records))
-            ahead = [None if told is None else _doubted(told, own, most) for told in ahead]
-        return combined(*ahead, own)
+            known = [_doubted(told, own, most) for told in known]
+        return combined(*known) if known else None
 
     def _told(self, attributes: Set) -> list[Estimate | None]:
         """What each chain says of a table; that of a pair has the margins of now, as all pairs of an attribute would
@@ -271,19 +277,21 @@ def coding_from(measured: Measurements, one_way: OneWay) -> Coding:
     return Coding.of(source, maps, merging)
 
 
-def _recoded(measured: Measurements, coding: Coding) -> dict[Pair, Estimate]:
-    """Noisy tables of pairs on the finest codes of a model that are functions of their own, where there are any."""
+def _recoded(measured: Measurements, coding: Coding, *, finest: bool) -> dict[Pair, Estimate]:
+    """Noisy tables of pairs on the finest codes of a model that are functions of their own. Tables of all values were
+    picked on no codes: these are on all such codes, unless only the `finest` are asked for.
+    """
     found: dict[Pair, Estimate] = {}
     for table in (table for table in measured.tables if len(table.attributes) == 2):
-        copies: dict[int, Counts] = {}
+        copies: list[list[tuple[int, Counts]]] = []
         for a, size in zip(table.attributes, table.shape, strict=True):
             i, own = (measured.source[a], measured.maps[a]) if table.coded else (a, np.arange(size))
             of = (c for c in reversed(range(len(coding.source))) if coding.source[c] == i)  # from fine to coarse
             groups = ((c, function_of(own, coding.maps[c], size)) for c in of)
-            copies |= dict(islice(((c, group) for c, group in groups if group is not None), 1))
-        if len(copies) == 2:
-            noisy = grouped(table.counts.reshape(table.shape), table.deviation, *copies.values())
-            first, last = copies
+            known = [(c, group) for c, group in groups if group is not None]
+            copies.append(known[:1] if finest or table.coded else known)
+        for (first, rows), (last, columns) in product(*copies):
+            noisy = grouped(table.counts.reshape(table.shape), table.deviation, rows, columns)
             pair, noisy = ((first, last), noisy) if first < last else ((last, first), (noisy[0].T, noisy[1].T))
             found[pair] = combined(found.get(pair), noisy)
     return found

@@ -102,7 +102,9 @@ class Grids:
         return moved(noisy, sigma, cells, sums / precision, 1 / precision)
 
 
-def moved(noisy: Counts, sigma: float, cells: Counts, sums: Counts | Floats, variance: float) -> tuple[Floats, float]:
+def moved(
+    noisy: Counts | Floats, sigma: float, cells: Counts, sums: Counts | Floats, variance: float | Floats
+) -> tuple[Floats, float]:
     """Move the cells of a noisy table to other noisy numbers of their sums, by precision; with the root of the mean
     variance that is left of the cells.
     """

@@ -13,8 +13,9 @@ import numpy as np
 from dpdist.model.coding import Coding, Pair
 from dpdist.model.drift import Estimate
 from dpdist.model.evidence import Evidence, sums_of
-from dpdist.model.grids import group_of_codes
+from dpdist.model.grids import group_of_codes, moved
 from dpdist.model.rake import shrink
+from dpdist.model.sums import cells_of
 from dpdist.privacy.arrays import Counts, Floats
 
 _SWEEPS = 5  # passes that bring a table back to its margins
@@ -54,15 +55,17 @@ def brought(table: Floats, rows: Floats, columns: Floats) -> Floats:
     return table
 
 
-def told_by(evidence: Evidence, coding: Coding, pair: Pair, table: Floats) -> Floats:
-    """A table of two of the table's attributes (shares), moved to what earlier releases say of it, from coarse codes
-    to fine ones.
+def told_by(evidence: Evidence, coding: Coding, pair: Pair, noisy: Floats, sigma: float) -> tuple[Floats, float]:
+    """Move this release's noisy table of two attributes to what earlier releases say of its sums, by precision; return
+    the deviation that is left.
     """
     known = [p for p in evidence.pairs if {coding.source[a] for a in p} == set(pair)]
     for own in sorted(known, key=lambda p: (coding.cardinalities[p[0]] * coding.cardinalities[p[1]], p)):
-        rows, columns, noisy = _placed(own, pair[0], evidence.estimate(own), coding)
-        table = _moved(table, coding.maps[rows], coding.maps[columns], noisy, evidence.records)
-    return table
+        if (told := evidence.earlier(own)) is not None:
+            rows, columns, (counts, variance) = _placed(own, pair[0], told, coding)
+            cells = cells_of([coding.maps[rows], coding.maps[columns]], counts.shape)
+            noisy, sigma = moved(noisy, sigma, cells, counts, variance.ravel())
+    return noisy, sigma
 
 
 def _placed(pair: Pair, first: int, noisy: Estimate, coding: Coding) -> tuple[int, int, Estimate]:

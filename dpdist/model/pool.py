@@ -45,6 +45,7 @@ class AllPairs:
         return replace(self, tables=tuple(table for table, _ in found), sigmas=np.array([left for _, left in found]))
 
 
+Told = Callable[[Pair, Floats, float], tuple[Floats, float]]
 _SWEEPS = 5  # passes that bring a triple's noisy table to the tables of its pairs and attributes
 _BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the triples
 
@@ -95,19 +96,16 @@ class Pool:
         rows = self._choices.pool_rows
         return [[c[p * rows : (p + 1) * rows] for c in self._columns] for p in range(self._choices.pool_parts)]
 
-    def rake_to_pairs(
-        self, one_way: OneWay, all_pairs: AllPairs, told: Callable[[Pair, Floats], Floats] = lambda pair, table: table
-    ) -> None:
-        """Fit the weights to tables of all pairs and triples, and to the one-way tables. `told` moves a table of the
-        model to what else is known of it.
+    def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs, told: Told = lambda pair, *noisy: noisy) -> None:
+        """Fit the weights to tables of all pairs and triples, and to the one-way tables. `told` moves the noisy table
+        of a pair to what else is known of it.
         """
         all_pairs = all_pairs.sharpened()
         one_way = with_margins(one_way, all_pairs)
         singles = [(i,) for i in range(len(self._cardinalities))]
         shares = self._rows.shares([*self._pairs, *singles])
         for pair, table, sigma in zip(self._pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
-            self._aim(pair, table, sigma, told(pair, shares[pair]))
-            self._targets[pair] = told(pair, self._targets[pair])
+            self._aim(pair, *told(pair, table, sigma), shares[pair])
         for single, counts, sigma in zip(singles, one_way.counts, one_way.sigmas.tolist(), strict=True):
             self._aim(single, counts, sigma, shares[single])
         if all_pairs.triples is None:

@@ -94,7 +94,7 @@ class Releases:
         released = released_codes(made)
         distances = Distances(codes, self.schema.cardinalities).of(released)
         if self._distances:
-            return {name: round(value, 4) for name, value in distances.items()}
+            return {name: round(value, 5) for name, value in distances.items()}
         accuracy, learned = made.result(ReleaseAccuracy).accuracy, made.result(Learned)
         cells = of_cells(codes, Made(self.schema, released, accuracy, learned))
         covered = {f"cells_{k}": round(cells[f"cells {k}"][0], 1) for k in (1, 2)}

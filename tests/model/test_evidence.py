@@ -14,7 +14,7 @@ from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
 from dpdist.model.choices import choose, with_evidence
 from dpdist.model.drift import CLASSES, Chain, Drift, differences, drift_of, spread_of
-from dpdist.model.evidence import Earlier, Evidence, Related, RelationKind, _between, sums_of
+from dpdist.model.evidence import Earlier, Evidence, Related, RelationKind, _between, _recoded, sums_of
 from dpdist.model.learn import Known, Learned
 from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
@@ -314,6 +314,12 @@ def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:
     found.weigh_pairs(coding)
     fine = {tuple(sorted((coding.fine[i], coding.fine[j]))) for i, j in ((0, 1), (2, 3))}
     assert fine <= set(found.pairs)
+    (copy,) = set(range(len(coding.source))) - set(coding.fine)  # of the last attribute
+    every, finest = (_recoded(other, coding, finest=of) for of in (False, True))
+    pair = min(coding.fine[2], copy), max(coding.fine[2], copy)
+    assert set(finest) == fine
+    assert set(every) == {*fine, pair}  # sums of cells have the variance of all of them
+    assert every[pair][1].sum() == 20.0**2 * CARDS[2] * CARDS[3]
 
 
 class Replayed(GaussianAccount):

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from dpdist.data.count import pair_counts
-from dpdist.model.account import GaussianAccount
+from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
 from dpdist.model.choices import choose
 from dpdist.model.coding import Coding, coding_of
 from dpdist.model.drift import Estimate
+from dpdist.model.evidence import Earlier, Evidence, Related
 from dpdist.model.learn import Known, measure
 from dpdist.model.one_way import OneWay
-from dpdist.model.outside import with_outside
+from dpdist.model.outside import told_by, with_outside
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
@@ -81,6 +82,44 @@ def test_pairs_for_which_the_tree_has_no_room_are_measured_and_kept_by_the_recor
         found[bool(balance)] = max(apart)
         assert bool(learner.told) == bool(balance)
     assert found[True] < 0.06 < 0.1 < found[False]
+
+
+def test_a_noisy_table_with_earlier_tables_of_its_sums_is_that_of_least_squares() -> None:
+    """The earlier release has groups of values; what it lacks, and a table of other attributes, moves nothing."""
+    coding, true, _ = case()
+    rng, own = np.random.default_rng(4), 40.0
+    a, b = (coding.source.index(k) for k in (0, 1))  # of the first attribute the coarse copy
+    pair = (min(a, b), max(a, b))
+    sums = np.rint(true[pair] * ROWS + rng.normal(0, 20, true[pair].shape)).astype(np.int64)
+    singles = [
+        NoisyTable("one-way", (i,), False, 9.0, (n,), np.full(n, ROWS // n, np.int64)) for i, n in enumerate(CARDS)
+    ]
+    of_pair = NoisyTable("round/0/tables", pair, True, 20.0, sums.shape, sums.ravel())
+    evidence = Evidence(
+        (Related("sum", (Earlier(Measurements((*singles, of_pair), coding.source, coding.maps), ROWS),)),)
+    )
+    evidence.weigh_values(OneWay(tuple(np.full(n, ROWS / n) for n in CARDS), np.full(3, 9.0), float(ROWS)))
+    tables = []
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        p, q = coding.fine[one], coding.fine[other]
+        exact = true[p, q] if p < q else true[q, p].T
+        tables.append(np.rint(exact * ROWS + rng.normal(0, own, exact.shape)).astype(np.int64))
+    evidence.weigh_all_pairs(coding, tables, [own] * 3)
+    found, left = told_by(evidence, coding, (0, 1), tables[0].astype(float), own)
+
+    counts, variance = evidence.earlier(pair) or (np.zeros(0), np.zeros(0))
+    if a > b:
+        counts, variance = counts.T, variance.T
+    rows, columns = np.eye(len(counts))[coding.maps[a]], np.eye(counts.shape[1])[coding.maps[b]]
+    of_sums = np.kron(rows, columns).T  # a row for each sum, a column for each cell
+    normal = np.eye(tables[0].size) / own**2 + of_sums.T @ (of_sums / variance.reshape(-1, 1))
+    right = tables[0].ravel() / own**2 + of_sums.T @ (counts.ravel() / variance.ravel())
+    assert found.ravel() == pytest.approx(np.linalg.solve(normal, right), abs=1e-6)
+    assert left == pytest.approx(np.sqrt(np.diag(np.linalg.inv(normal)).mean()))
+    assert left < 0.99 * own
+
+    same, unmoved = told_by(evidence, coding, (1, 2), tables[2].astype(float), own)
+    assert (same.tolist(), unmoved) == (tables[2].tolist(), own)
 
 
 PAIRS_OF_FOUR = [(a, b) for a in range(4) for b in range(a + 1, 4)]
