@@ -158,6 +158,7 @@ def test_the_months_of_a_year(tmp_path: Path, prefect_home: tuple[Path, ...], mo
     assert Series.open(tmp_path / "made").periods == ("2026-10-v2", "2026-11", "2026-12")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_whole_year(tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """March is corrected in June, May never comes, July comes in September, and in November the process ends midway."""
     import flows.evaluate
