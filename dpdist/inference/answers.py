@@ -7,7 +7,8 @@ one to three attributes has the larger of two half widths: that of one cell with
 of the squares of the cells' own, because errors of cells that were fitted together are correlated in either direction.
 Where the cells were themselves measured and their noise adds up to less, the sum of the measurements is the estimate.
 A quantile is between the values at which the interval of the distribution function holds its level (Woodruff 1952); in
-a group, the records up to a value and those above it both have errors, in whatever direction.
+a group, the records up to a value and those above it both have errors, in whatever direction, and at least the group's
+part of half of the variance that the values' noisy counts have.
 Intervals of means are those of `dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the
 question gives them a number (`dpdist.spec.regression`). Of four attributes or more nothing was measured.
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -118,21 +118,6 @@ def parse_quantity(text: str, schema: Schema, means: Means = MappingProxyType({}
         raise SpecError("a quantile has a level between 0 and 1, such as: quantile 0.9 age")
     numbers = numbers_in(match["numbers"], schema, ordered=not is_mean, means=means)
     return Quantity(text, "mean" if is_mean else "quantile", where, numbers, level)
-
-
-def ratio_range(left: Quantity, right: Quantity) -> Range:
-    """What the ratio of two quantities can be: of counts at most 1 where one is a part of the other."""
-    if left.numbers is None and right.numbers is None:
-        is_part = False
-        if left.kind == right.kind:
-            with suppress(SpecError):  # too many cases to tell
-                is_part = left.condition.implies(right.condition)
-        return 0.0, 1.0 if is_part else math.inf
-    (a, b), (c, d) = left.range, right.range
-    if c > 0 or d < 0:
-        ends = [x / y if math.isfinite(x) or math.isfinite(y) else math.nan for x in (a, b) for y in (c, d)]
-        return ANY if np.isnan(ends).any() else (min(ends), max(ends))
-    return (0.0 if a >= 0 and c >= 0 else -math.inf), math.inf
 
 
 NORMAL_95 = 1.96
@@ -332,12 +317,24 @@ def _of_values(release: Published, asked: Quantity) -> Answer:
     if around_it is None or beyond is None:
         return Answer(asked.text, estimate, None, None, None, table.why)
     # errors of both may be as large at once, in either direction
-    below, above = np.pad((1 - asked.level) * around_it + asked.level * beyond[::-1], ((0, 0), (1, 1)))
+    known = _by_noise(release, asked, table.counts.reshape(table.shape).sum(others)[order], counts)
+    reaches = at_least((1 - asked.level) * around_it + asked.level * beyond[::-1], known)
+    below, above = np.pad(reaches, ((0, 0), (1, 1)))
     possible = ((excess + above)[1:] >= 0) & ((excess - below)[:-1] <= 0) & asked.admitted[order]
     possible[at] = True
     ends = numbers.lows[order[possible]].min(), numbers.highs[order[possible]].max()
     low, high = map(numbers.shown, ends)
     return Answer(asked.text, estimate, None, low, high, "the interval is that of the distribution function, inverted")
+
+
+def _by_noise(release: Published, asked: Quantity, every: Floats, counts: Floats) -> Floats:
+    """Half widths after each value but the last, by the noise of the values' counts: a group has its part of it."""
+    values, level = asked.values, asked.level
+    noise = release.model.measurements.deviations_of(values.place, len(values.counted))[values.order]
+    noise *= np.divide(counts, every, out=np.full(len(counts), counts.sum() / every.sum()), where=every > 0)
+    variances = np.where(asked.admitted[values.order], noise**2, 0.0)
+    up_to, beyond = np.cumsum(variances)[:-1], np.cumsum(variances[::-1])[-2::-1]
+    return NORMAL_95 * np.sqrt((1 - level) ** 2 * up_to + level**2 * beyond)
 
 
 def _only(shape: tuple[int, ...], axis: int, values: NDArray[Any]) -> NDArray[Any]:

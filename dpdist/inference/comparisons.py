@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 
@@ -26,7 +27,6 @@ from numpy.typing import NDArray
 from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
 from dpdist.errors import SpecError, printable
-from dpdist.inference import answers
 from dpdist.inference.answers import ANY, NORMAL_95, TOO_MANY, Answer, Quantity, Range, around, infer, parse_quantity
 from dpdist.inference.perturbation import largest_error, not_drawn
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
@@ -164,10 +164,25 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     else:
         if not right[1].all():
             raise SpecError(f"no record of the release meets the second condition of {question!r}")
-        compared, within = left[1] / right[1], answers.ratio_range(left[0], right[0])
+        compared, within = left[1] / right[1], ratio_range(left[0], right[0])
         slopes = 1 / right[1][0], -compared[0] / right[1][0]
     both = [(asked, float(found[0]), slope) for (asked, found), slope in zip((left, right), slopes, strict=True)]
     return [_answered(replicates, question, compared, few, within, least=_least(replicates, both))]
+
+
+def ratio_range(left: Quantity, right: Quantity) -> Range:
+    """What the ratio of two quantities can be: of counts at most 1 where one is a part of the other."""
+    if left.numbers is None and right.numbers is None:
+        is_part = False
+        if left.kind == right.kind:
+            with suppress(SpecError):  # too many cases to tell
+                is_part = left.condition.implies(right.condition)
+        return 0.0, 1.0 if is_part else math.inf
+    (a, b), (c, d) = left.range, right.range
+    if c > 0 or d < 0:
+        ends = [x / y if math.isfinite(x) or math.isfinite(y) else math.nan for x in (a, b) for y in (c, d)]
+        return ANY if np.isnan(ends).any() else (min(ends), max(ends))
+    return (0.0 if a >= 0 and c >= 0 else -math.inf), math.inf
 
 
 def _answered(

@@ -162,6 +162,21 @@ class Measurements:
         tables = tuple(value_of(NoisyTable, {**item, "counts": "cells"}, {"cells": cells}) for item, cells in pairs)
         return cls(tables, tuple(data["source"]), tuple(np.array(codes, np.int64) for codes in data["maps"]))
 
+    def of_model(self) -> dict[tuple[int, int], tuple[Floats, float]]:
+        """The precision-weighted means of the noisy tables of each pair of the model's attributes, and the deviations
+        of their cells.
+        """
+        found: dict[tuple[int, int], list[NoisyTable]] = {}
+        for table in self.tables:
+            if table.coded and len(table.attributes) == 2:
+                found.setdefault((table.attributes[0], table.attributes[1]), []).append(table)
+        means = {}
+        for pair, tables in found.items():
+            weights = [table.deviation**-2 for table in tables]
+            sums = np.sum([table.counts * weight for table, weight in zip(tables, weights, strict=True)], axis=0)
+            means[pair] = (sums / sum(weights)).reshape(tables[0].shape), math.sqrt(1 / sum(weights))
+        return means
+
     def combined(self, attributes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Floats, Floats] | None:
         """The precision-weighted mean of all noisy counts of the cells of some attributes, ascending, and its
         deviation, flat: infinite where a cell was only measured together with others. None where no table is over just
@@ -186,6 +201,17 @@ class Measurements:
             return None
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.nan_to_num(sums / weights).ravel(), (1 / np.sqrt(weights)).ravel()
+
+    def deviations_of(self, attribute: int, size: int) -> Floats:
+        """Deviations of the counts of an attribute's values by all noisy tables; 0 where none tells a value apart."""
+        precision = np.zeros(size)
+        for table in self.tables:
+            for k, a in enumerate(table.attributes):
+                if (self.source[a] if table.coded else a) == attribute:
+                    codes = self.maps[a] if table.coded else np.arange(size)
+                    variance = table.deviation**2 * (math.prod(table.shape) / table.shape[k])
+                    precision += np.where(np.bincount(codes)[codes] == 1, 1 / variance, 0.0)
+        return np.divide(1.0, np.sqrt(precision), out=np.zeros(size), where=precision > 0)
 
 
 def measurements_of(

@@ -7,11 +7,12 @@ values of those, and only products of factors that depend on many are computed r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,16 +82,27 @@ class KnownRows:
 
 class Conditional:
     """The law of the last attributes of a table given the first `given` ones, without an adjustment. `factors` of it
-    are added: the places of some of the last attributes, and a table of their codes for each group of rows.
+    are added: the places of some of the last attributes, and a table of their codes for each group of rows. `tilts`
+    are more of them, tables of the model's attributes that are in one of its conditionals (`Fitted.holds`).
     """
 
-    def __init__(self, fitted: Fitted, given: int, factors: Sequence[tuple[Set, Floats]] = ()) -> None:
+    def __init__(
+        self,
+        fitted: Fitted,
+        given: int,
+        factors: Sequence[tuple[Set, Floats]] = (),
+        tilts: Mapping[Set, Floats] = MappingProxyType({}),
+    ) -> None:
         if fitted.adjustment is not None:
             raise ValueError("a weighted pool has no conditional law: fit the model without raking")
         self.fitted, self.given = fitted, given
         cards, known = fitted.cardinalities, set(fitted.fine[:given])
         self._tables: list[tuple[Set, Set, Floats]] = []
-        for scope, table in fitted.conditionals().items():
+        tables = fitted.conditionals()
+        for scope, tilt in tilts.items():
+            whole = next(whole for whole in tables if set(scope) <= set(whole))
+            tables[whole] = tables[whole] * tilt.reshape([cards[a] if a in scope else 1 for a in whole])
+        for scope, table in tables.items():
             own, drawn = ([a for a in scope if (a in known) is side] for side in (True, False))
             if drawn:
                 table = table.transpose([scope.index(a) for a in (*own, *drawn)])

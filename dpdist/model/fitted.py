@@ -150,6 +150,10 @@ class Fitted:
             within[rare] = np.diff(self.rare_cumulative[i][0], prepend=0) / UNIT
         return codes, within
 
+    def holds(self, attributes: Set) -> bool:
+        """Whether some of the model's attributes are together in one of the steps."""
+        return any(set(attributes) <= {step.attribute, *step.parents} for step in self.steps)
+
     def conditionals(self) -> dict[Set, Floats]:
         """The conditional probabilities of the steps as tables, by their attributes (ascending)."""
         cards, found = self.cardinalities, {}

@@ -14,12 +14,14 @@ from published import published
 from releases import KEY, table
 from typer.testing import CliRunner
 
+from dpdist.accuracy.intervals import CellErrors
 from dpdist.cli import app
 from dpdist.errors import SpecError
 from dpdist.inference.answers import infer, tabulate
 from dpdist.inference.comparisons import answer as answers_of
 from dpdist.inference.published import Published
 from dpdist.inference.records import draw_table
+from dpdist.model.account import Measurements
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +102,30 @@ def test_numbers_have_means_and_quantiles(opened: Published) -> None:
     assert median.low <= np.median(scores) <= median.high
     high = infer(opened, "quantile 0.9 of score where employed is not missing")
     assert high.estimate >= median.estimate
+
+
+def test_a_group_has_its_part_of_the_noise_of_values(opened: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither errors nor cells were measured: the values that errors of half of its variance bring to a level."""
+    noise, nothing = np.linspace(5, 60, 20), lambda self, attributes, counts: np.zeros((2, *np.shape(counts)))
+    monkeypatch.setattr(Measurements, "deviations_of", lambda self, attribute, size: noise.copy())
+    monkeypatch.setattr(Published, "measured", lambda self, attributes: None)
+    monkeypatch.setattr(CellErrors, "reaches", nothing)
+    monkeypatch.setattr(CellErrors, "surely", lambda *cells: nothing(*cells)[0])
+    of = tuple(opened.schema.names.index(name) for name in ("age", "employed"))
+    cells = opened.law.marginal(of) * opened.records
+    errors = np.random.default_rng(5).normal(size=(40_000, 20)) * noise * np.sqrt(0.5)
+    ours, wider = [], []
+    for level in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95):
+        for code, value in enumerate(("yes", "no")):
+            found = infer(opened, f"quantile {level} age where employed = '{value}'")
+            group, part = cells[:, code], cells[:, code] / cells.sum(1)
+            moved = np.cumsum(errors * part, axis=1) - level * (errors @ part)[:, None]
+            excess, reach = np.cumsum(group) - level * group.sum(), 1.96 * moved.std(0)
+            for wide, ends in ((1.0, ours), (1.3, wider)):
+                low, high = np.argmax(excess + wide * reach >= 0), np.argmax(excess - wide * reach > 0)
+                ends += [found.low == 5 * low, found.high == 5 * high + 4]
+    assert all(ours)
+    assert not all(wider)
 
 
 def test_four_attributes_have_no_interval(opened: Published) -> None:

@@ -13,8 +13,8 @@ from releases import KEY, SCHEMA, table
 
 from dpdist.accuracy.measured import linear
 from dpdist.errors import SpecError
-from dpdist.inference.answers import parse_quantity, ratio_range, tabulate
-from dpdist.inference.comparisons import MEASURED_NOTE, answer
+from dpdist.inference.answers import parse_quantity, tabulate
+from dpdist.inference.comparisons import MEASURED_NOTE, answer, ratio_range
 from dpdist.inference.published import Published
 from dpdist.spec.regression import numbers_in, parse_regression
 from dpdist.spec.schema import Schema

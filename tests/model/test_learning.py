@@ -18,7 +18,7 @@ from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
 from dpdist.model import rake as raking
 from dpdist.model import rounds as learning_rounds
-from dpdist.model.account import GaussianAccount
+from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
 from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.model.choices import HIGH_ROUNDS, Choices, choose, with_evidence, with_high
 from dpdist.model.claims import model_claim
@@ -771,6 +771,16 @@ def test_what_is_measured_does_not_depend_on_the_drawing_key() -> None:
     assert (np.abs(noisy - truth) < 5 * sigma).all()
     assert (sigma <= tables["all pairs"].deviation).all()
     assert one.combined((0, 1, 2), cards) is None
+
+
+def test_margins_of_noisy_tables_say_how_well_values_are_known() -> None:
+    """Values that a pair's table joins are known by their own alone; margins add up the noise of their cells."""
+    of = [("one-way", (0,), False, 2.0, (3,)), ("pairs", (0, 1), True, 1.0, (2, 4))]
+    tables = tuple(NoisyTable(*item, counts=np.zeros(math.prod(item[-1]), np.int64)) for item in of)
+    found = Measurements(tables, (0, 1), (np.array([0, 1, 1]), np.arange(4)))
+    assert found.deviations_of(0, 3) == pytest.approx([math.sqrt(2), 2, 2])
+    assert found.deviations_of(1, 4) == pytest.approx([math.sqrt(2)] * 4)
+    assert found.deviations_of(2, 2).tolist() == [0, 0]
 
 
 def test_the_share_of_all_records_is_one_unit() -> None:

@@ -22,13 +22,17 @@ from dpdist.model.fitted import Fitted
 from dpdist.model.junction import Set
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.portable import exp2, log2
 from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
 # each of the tilts of the members' law draws members of 16,000 parents at most, all tilts together those of as many
-# parents as are released at most; 20 members of each value are added to all counts
-_TRIED, _TILTS, _SMOOTHED = 16_000, 3, 20.0
+# parents as are released at most; so many members are added to each count
+_TRIED, _TILTS, _SMOOTHED = 16_000, 8, 10.0
+# powers of what tables of a place and of two columns should be tilted by: several of them say the same
+_STEPS = (0.5, 0.13)
+_WORSE = 1.1  # times what was missed at least, from which on steps are halved
 _AT_FIRST = 4  # times that a member that breaks a rule is drawn again at once, and then as often as there is room for
 
 
@@ -46,6 +50,8 @@ class Prepared:
     """What all parts have in common, drawn once."""
 
     pool: WeightedPool | None  # of the parents, where their model has one
+    # logarithms of factors of the members' law: of each of their attributes by place, and of each table that they are
+    # told to have
     tilts: list[Floats]
 
 
@@ -56,7 +62,7 @@ def prepare(law: LinkedLaw, noise: Noise, parts: int, rows: int) -> Prepared:
     parents, rules = law.models[0], law.layout.first_rules
     pool = None if parents.adjustment is None else weighted_pool(parents, noise, rules)
     first = _parents(law, pool, noise, parts, min(_TRIED, -(-rows // _TILTS)))
-    return Prepared(pool, _tilts(law.layout, law.models[1], law.targets, first, noise, "members/tilts"))
+    return Prepared(pool, _tilts(law, first, noise, "members/tilts"))
 
 
 def draw_linked(
@@ -68,23 +74,26 @@ def draw_linked(
     """
     layout = law.layout
     first = _parents(law, prepared.pool, noise, part, rows * (1 + SPARE))
-    members, bad = _members(layout, law.models[1], prepared.tilts, first, noise, f"members/{part}")
+    members, bad = _members(law, prepared.tilts, first, noise, f"members/{part}")
     first, members = _replaced(layout, first, members, bad, noise, f"members/{part}/copied")
     kept = exchanged(layout, law.targets, first, members, rows, noise, f"members/{part}/exchanged")
     first, members = ([column[kept] for column in table] for table in (first, members))
+    parent, place, columns = _joined(layout, first, members)
+    typed = [column.astype(a.dtype) for column, a in zip(columns, layout.schema.attributes, strict=True)]
+    return first, (parent, place), [column for k, column in enumerate(typed) if k != layout.order]
+
+
+def _joined(layout: Layout, first: list[Counts], members: list[Counts]) -> tuple[Counts, Counts, list[Counts]]:
+    """The number of the parent of each member, its place, and the columns of the joined table."""
     sizes = first[len(layout.parent)] + 1
-    parent = np.repeat(np.arange(rows), sizes)
+    parent = np.repeat(np.arange(len(sizes)), sizes)
     place = np.arange(len(parent)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    columns: list[NDArray[np.integer]] = []
-    for i, attribute in enumerate(layout.schema.attributes):
-        if i == layout.order:
-            continue
-        if i in layout.parent:
-            column = first[layout.parent.index(i)][parent]
-        else:
-            column = members[layout.members.index(i)][parent, place]
-        columns.append(column.astype(attribute.dtype))
-    return first, (parent, place), columns
+    columns = [place] * len(layout.schema.attributes)
+    for k, i in enumerate(layout.parent):
+        columns[i] = first[k][parent]
+    for k, i in enumerate(layout.members):
+        columns[i] = members[k][parent, place]
+    return parent, place, columns
 
 
 def _parents(law: LinkedLaw, pool: WeightedPool | None, noise: Noise, part: int, rows: int) -> list[Counts]:
@@ -94,35 +103,55 @@ def _parents(law: LinkedLaw, pool: WeightedPool | None, noise: Noise, part: int,
     return [column.astype(np.int64) for column in columns]
 
 
-def _tilts(
-    layout: Layout, model: Fitted, targets: Targets, parents: list[Counts], noise: Noise, name: str
-) -> list[Floats]:
-    """A factor of the law for each attribute of the members, by their place, with which they have the targets' tables.
-    What is given depends on itself in the parents that are drawn, and in the model only as far as pairs of it were
-    measured: what is told twice would count twice.
+def _tilts(law: LinkedLaw, parents: list[Counts], noise: Noise, name: str) -> list[Floats]:
+    """Logarithms of factors with which the members' law has the targets' tables, by steps of iterative scaling. The
+    parents that are drawn have all dependence of what is given, the model only that of pairs that were measured: what
+    two columns tell alike would count twice.
     """
-    start, last = len(layout.given), layout.at_most - 1
-    there = np.arange(last) < parents[len(layout.parent)][:, None]
-    place = np.nonzero(there)[1]
-    coded = [model.coded(start + k)[0] for k in range(len(layout.members))]
-    shares = [
-        np.stack([np.bincount(codes, weights=row) for row in table])
-        for codes, table in zip(coded, targets.places, strict=True)
+    layout, model = law.layout, law.models[1]
+    codes = [model.coded(len(layout.given) + k)[0] for k in range(len(layout.members))]
+    places: list[Floats] = [
+        np.stack([np.bincount(own, weights=row) for row in table]).astype(np.float64)
+        for own, table in zip(codes, law.targets.places, strict=True)
     ]
-    found = [np.ones(share.shape) for share in shares]
+    shapes = [*(table.shape for table in places), *(told.shares.shape for told in law.targets.told)]
+    tilts = kept = logs = [np.zeros(shape) for shape in shapes]
+    least, step = np.inf, 1.0
     for again in range(_TILTS):
-        members, _ = _members(layout, model, found, parents, noise, f"{name}/{again}")
-        for tilt, codes, share, column in zip(found, coded, shares, members, strict=True):
-            drawn = place * share.shape[1] + codes[column[:, 1:][there]]
-            counts = np.bincount(drawn, minlength=share.size).reshape(share.shape)
-            tilt *= (counts.sum(1, keepdims=True) * share + _SMOOTHED) / (counts + _SMOOTHED)
-    return found
+        members, _ = _members(law, tilts, parents, noise, f"{name}/{again}")
+        _, place, columns = _joined(layout, parents, members)
+        rows = layout.flattened(columns, np.arange(len(place)), place)[1]
+        missed, found = zip(*_missed(law, codes, places, rows), strict=True)
+        if sum(missed) > _WORSE * least:
+            step /= 2
+        else:
+            kept, logs, least = tilts, list(found), min(least, sum(missed))
+        tilts = [tilt + step * log for tilt, log in zip(kept, logs, strict=True)]
+    return tilts
+
+
+def _missed(law: LinkedLaw, codes: list[Counts], places: list[Floats], rows: Codes) -> Iterator[tuple[float, Floats]]:
+    """For each table that the targets tell: how many of some rows of the members' table are in wrong cells, and the
+    logarithms of factors that move the law's table to it.
+    """
+    layout = law.layout
+    start, place = len(layout.given), rows[len(layout.parent)].astype(np.int64)
+    for k, (own, shares) in enumerate(zip(codes, places, strict=True)):
+        cells = place * shares.shape[1] + own[rows[start + k]]
+        drawn = np.bincount(cells, minlength=shares.size).reshape(shares.shape)
+        wanted = drawn.sum(1, keepdims=True) * shares
+        yield float(np.abs(wanted - drawn).sum()), _STEPS[0] * log2((wanted + _SMOOTHED) / (drawn + _SMOOTHED))
+    for told in law.targets.told:
+        cells = told.drawn(rows)
+        wanted = told.wanted(cells)
+        yield float(np.abs(wanted - cells).sum()), _STEPS[1] * log2((wanted + _SMOOTHED) / (cells + _SMOOTHED))
 
 
 def _members(
-    layout: Layout, model: Fitted, tilts: list[Floats], first: list[Counts], noise: Noise, name: str
+    law: LinkedLaw, tilts: list[Floats], first: list[Counts], noise: Noise, name: str
 ) -> tuple[list[Counts], NDArray[np.bool_]]:
     """Attributes of all members, each of shape (parents, places), and the parents with members that break a rule."""
+    layout, model, told = law.layout, law.models[1], law.targets.told
     parents, c = len(first[0]), layout.at_most
     sizes = first[len(layout.parent)] + 1
     start = len(layout.parent) + 1
@@ -133,7 +162,9 @@ def _members(
     left = np.stack([*counts, sizes - np.sum(counts, axis=0) if counts else sizes], axis=1)
     given, rules = len(layout.given), list(_rules(layout, model, first))
     factors = [(places, table) for _, places, table in rules]
-    law = Conditional(model, given, [*factors, *(((given + k,), tilt) for k, tilt in enumerate(tilts))])
+    by_place, of_pairs = tilts[: len(members)], tilts[len(members) :]
+    factors += [((given + k,), exp2(tilt)) for k, tilt in enumerate(by_place)]
+    drawing = Conditional(model, given, factors, {t.pair: exp2(tilt) for t, tilt in zip(told, of_pairs, strict=True)})
     bad = np.zeros(parents, bool)
     for place in range(1, c):
         rows = np.flatnonzero(sizes > place)
@@ -147,8 +178,10 @@ def _members(
         if layout.kinds is not None:
             at = given + layout.members.index(layout.kinds.attribute)
             masks[at] = (kinds > 0).astype(np.float64) @ layout.kinds.masks > 0
-        groups = [*(group[rows] for group, _, _ in rules), *[np.full(len(rows), place - 1)] * len(tilts)]
-        found, broken = _redrawn(layout, law, of_parent, KnownRows(context, masks, groups), noise, f"{name}/{place}")
+        groups = [*(group[rows] for group, _, _ in rules), *[np.full(len(rows), place - 1)] * len(members)]
+        found, broken = _redrawn(
+            layout, drawing, of_parent, KnownRows(context, masks, groups), noise, f"{name}/{place}"
+        )
         for column, values in zip(members, found, strict=True):
             column[rows, place] = values
         bad[rows[broken]] = True

@@ -1,14 +1,16 @@
 """Whole parents exchanged until the tables of the parents and of their members are close to what is expected.
 
 A member is drawn given many attributes; the model knows few of their joint tables, and what several of them say alike
-counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are drawn
-in excess, and one in the release is exchanged, with all its members, for one outside of it where that brings the tables
-of both closer to the models and to the margins: tables of one and two of the parents' attributes, and of the members',
-which are measured as well, because a model spends most of its budget on how members depend on their parent.
+counts more than once. So members that are drawn one after another miss the tables that were measured (`Told`), towards
+which their law is tilted (`dpdist.families.relational.draw`). Parents are drawn in excess, and one in the release is
+exchanged, with all its members, for one outside of it where that brings the tables of both closer to the models and to
+the margins: tables of one and two of the parents' attributes, and of the members', which are measured as well, because
+a model spends most of its budget on how members depend on their parent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
@@ -17,13 +19,14 @@ import numpy as np
 
 from dpdist.data.count import PairCounts
 from dpdist.families.relational.layout import Layout
-from dpdist.model.account import GaussianAccount
+from dpdist.model.account import GaussianAccount, Measurements
 from dpdist.model.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
 from dpdist.model.coding import Pair
+from dpdist.model.evidence import sums_of
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.outside import brought
 from dpdist.model.rake import shrink
-from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
 from dpdist.storage.stored import Stored
@@ -146,6 +149,33 @@ class Parents:
 
 
 @dataclass(frozen=True, eq=False)
+class Told:
+    """What a table of two columns of the members' table should be, one of a member's own at least."""
+
+    pair: Pair  # of the model's attributes
+    columns: Pair
+    codes: tuple[Counts, Counts]  # of the values of either
+    shares: Floats  # unbiased, or positive where `deviation` is 0
+    deviation: float  # of the noise in a share
+
+    def drawn(self, members: Codes) -> Floats:
+        """The table of some rows of the members' table."""
+        rows, columns = (codes[members[i]] for i, codes in zip(self.columns, self.codes, strict=True))
+        cells = np.bincount(rows * self.shares.shape[1] + columns, minlength=self.shares.size)
+        return cells.reshape(self.shares.shape).astype(np.float64)
+
+    def wanted(self, drawn: Floats) -> Floats:
+        """The table that these rows should have, with the margins that they have."""
+        sums = drawn.sum(1, keepdims=True), drawn.sum(0, keepdims=True)
+        total = float(drawn.sum())
+        noisy = self.shares * total
+        for axis, margin in ((1, sums[0]), (0, sums[1])):
+            noisy = noisy + (margin - noisy.sum(axis, keepdims=True)) / noisy.shape[axis]
+        found = shrink(noisy.ravel(), drawn.ravel(), self.deviation * total) if self.deviation else noisy
+        return brought(np.maximum(found, 0.0).reshape(drawn.shape), *sums)
+
+
+@dataclass(frozen=True, eq=False)
 class Targets:
     """What the tables of the released parents, and of their members after the first, should be."""
 
@@ -156,6 +186,7 @@ class Targets:
     places: tuple[Floats, ...]  # shares of the values of each of the members' attributes, by their place
     variances: tuple[Floats, Floats]  # of the noise in the shares of each pair
     members: float  # members after the first, for each parent
+    told: tuple[Told, ...]  # tables of the members that their model was fitted to
 
     @classmethod
     def of(
@@ -165,22 +196,26 @@ class Targets:
         margins: MeasuredMargins,
         records: tuple[float, float],
         deviation: float,
+        measured: Measurements,
     ) -> Targets:
-        """From the models, the margins, the noisy numbers of rows and the deviation of the first model's tables."""
+        """From the models, the margins, the noisy numbers of rows, the deviation of the first model's tables and the
+        noisy tables of the second one.
+        """
         own, numbers = own_attributes(layout), [max(n, 1.0) for n in records]
         first = expected_tables(models[0], own[0], margins.tables[0], numbers[0])
         kinds = _kinds(layout, first)
         others = expected_tables(models[1], own[1], margins.tables[1], numbers[1], kinds)
-        measured = [dict(zip(combinations(own[k], 2), margins.tables[k].of_pairs, strict=True)) for k in (0, 1)]
-        of_first = np.array([min(measured[0].get(pair, deviation), deviation) for pair in first]) / numbers[0]
-        of_others = np.array(list(measured[1].values())) / numbers[1]
+        noise = [dict(zip(combinations(own[k], 2), margins.tables[k].of_pairs, strict=True)) for k in (0, 1)]
+        of_first = np.array([min(noise[0].get(pair, deviation), deviation) for pair in first]) / numbers[0]
+        of_others = np.array(list(noise[1].values())) / numbers[1]
         sizes = one_way_of(first, len(layout.first.attributes))[len(layout.parent)]
         return cls(
             tuple(first.values()),
-            tuple(others[pair] for pair in measured[1]),
+            tuple(others[pair] for pair in noise[1]),
             tuple(_by_rows(others[len(layout.parent), k]) for k in own[1]),
             (of_first**2, of_others**2 * NOISE_PART),
             _mean(sizes),
+            tuple(_told(models[1], measured, others, len(layout.given), numbers[1])),
         )
 
     def counts(self, rows: int) -> tuple[Counts, Counts]:
@@ -194,6 +229,24 @@ class Targets:
                 smallest = int(min(variance + 1, 2.0**40)) << CELL_BITS
                 weights.append((1 << WEIGHT_BITS + CELL_BITS) // (expected + smallest))
         return np.concatenate(counts), np.concatenate(weights)
+
+
+def _told(
+    model: Fitted, measured: Measurements, others: dict[Pair, Floats], given: int, records: float
+) -> Iterator[Told]:
+    """The noisy tables of what is given and of a member's own attributes that the model holds; of two of its own what
+    the margins say.
+    """
+    for pair, (counts, deviation) in measured.of_model().items():
+        i, j = columns = measured.source[pair[0]], measured.source[pair[1]]
+        if max(columns) < given or not model.holds(pair):
+            continue
+        codes = measured.maps[pair[0]], measured.maps[pair[1]]
+        if min(columns) < given:
+            yield Told(pair, columns, codes, counts / records, deviation / records)
+        else:
+            table = others[i, j] if i < j else others[j, i].T
+            yield Told(pair, columns, codes, sums_of(table, *codes), 0.0)
 
 
 def _by_rows(table: Floats) -> Floats:

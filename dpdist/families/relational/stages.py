@@ -142,6 +142,7 @@ def draw(attempt: RelationalAttempt) -> ReleasedRecords:
         attempt.result(MeasuredMargins),
         (first.report["records"], others.report["records"]),
         pair_deviation(plan.first, len(layout.first.attributes)),
+        others.measurements,
     )
     task = attempt.executor.tasks("records")
     law, key = task.constant("models", LinkedLaw(layout, models, targets)), attempt.drawing_key

@@ -18,6 +18,7 @@ import dpdist
 from dpdist.data.count import pair_counts
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.errors import ContractBroken, DataNotFound, SpecError
+from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import LinkedLaw, _members, _tilts, draw_linked, prepare
 from dpdist.families.relational.exchange import MeasuredMargins, Parents, Targets, measure_margins, own_attributes
@@ -27,6 +28,7 @@ from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.model.balance import CellCosts, PairIndex, TableRows
 from dpdist.model.draw import draw_records
+from dpdist.model.learn import Learned
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import Gaussian
@@ -142,6 +144,49 @@ def both(layout: Layout) -> tuple:  # type: ignore[type-arg]
     return layout.first, layout.others
 
 
+def law_of(layout: Layout, households: list[list[tuple[int, ...]]], plan: Plan) -> LinkedLaw:
+    """Both models of some households, and what the tables of a release of it should be."""
+    models: list[Learned] = []
+    margins = []
+    parts = plan.first, plan.others  # type: ignore[attr-defined]
+    tables = zip(laid_out(layout, households), both(layout), parts, (layout.first_rules, ()), strict=True)
+    for codes, schema, choices, rules in tables:
+        counts = pair_counts(codes, schema.cardinalities)
+        own, mu = own_attributes(layout)[len(models)], plan.margins[len(models)]  # type: ignore[attr-defined]
+        margins.append(measure_margins(counts, own, mu=mu, noise=NOISE, name=schema.names[1]))
+        models.append(learn(counts, choices=choices, noise=NOISE, drawing=NOISE, rules=rules, prefix=schema.names[1]))
+    measured = MeasuredMargins.from_bytes(MeasuredMargins((margins[0], margins[1])).to_bytes())
+    fitted, parents = (models[0].fitted, models[1].fitted), float(len(households))
+    records = parents, sum(map(len, households)) - parents
+    return LinkedLaw(layout, fitted, Targets.of(layout, fitted, measured, records, 1.0, models[1].measurements))
+
+
+def parents_of(law: LinkedLaw, part: int, rows: int) -> list[np.ndarray]:  # type: ignore[type-arg]
+    rules = law.layout.first_rules
+    return [c.astype(np.int64) for c in draw_records(law.models[0], NOISE, part, rows, rounds=0, rules=rules)]
+
+
+def test_what_two_columns_say_alike_counts_once(layout: Layout, tmp_path: Path) -> None:
+    """The first member's score is that of the region, which is not measured; that of the next one is too, for most."""
+    rng = np.random.default_rng(0)
+    households = []
+    for _ in range(3_000):
+        region = int(rng.integers(4))
+        score = region if rng.random() < 0.6 else int(rng.integers(4))
+        households.append([(region, 9, 0, region, 0, 0), (region, 9, 1, score, 0, 1)])
+    plan = make_plan(RELATIONAL.spec(tmp_path, privacy={"epsilon": 20, "delta": 1e-7}))
+    given = combinations(range(len(layout.given)), 2)
+    others = replace(plan.others, priorities=tuple((*pair, 2.0**-10) for pair in given))  # type: ignore[attr-defined]
+    law = law_of(layout, households, replace(plan, others=others))  # type: ignore[call-arg]
+    rows, missed = parents_of(law, 1, 6_000), []
+    tilts = _tilts(law, parents_of(law, 0, 2_000), NOISE, "tilts")
+    for factors in ([np.zeros(tilt.shape) for tilt in tilts], tilts):
+        drawn, _ = _members(law, factors, rows, NOISE, "drawn")
+        missed.append((drawn[2][:, 1] == rows[0])[rows[1] > 0].mean() - 0.7)
+    assert missed[0] > 0.2
+    assert abs(missed[1]) < 0.07
+
+
 def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     households = []
@@ -149,34 +194,16 @@ def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path:
         grown = [(int(rng.integers(4)), int(rng.integers(3, 20)), int(rng.integers(2)), 3, 0, 0)]
         young = [(grown[0][0], int(rng.integers(0, 3)), 1, 1, 1, 1 + i) for i in range(rng.integers(0, 4))]
         households.append(grown + young)
-    plan = make_plan(RELATIONAL.spec(tmp_path, privacy={"epsilon": 20, "delta": 1e-7}))
-    models, margins = [], []
-    for codes, schema, choices, rules in zip(
-        laid_out(layout, households),
-        both(layout),
-        (plan.first, plan.others),
-        (layout.first_rules, ()),
-        strict=True,  # type: ignore[attr-defined]
-    ):
-        counts = pair_counts(codes, schema.cardinalities)
-        own, mu = own_attributes(layout)[len(models)], plan.margins[len(models)]  # type: ignore[attr-defined]
-        margins.append(measure_margins(counts, own, mu=mu, noise=NOISE, name=schema.names[1]))
-        models.append(
-            learn(counts, choices=choices, noise=NOISE, drawing=NOISE, rules=rules, prefix=schema.names[1]).fitted
-        )
-    measured = MeasuredMargins.from_bytes(MeasuredMargins((margins[0], margins[1])).to_bytes())
-    both_models = models[0], models[1]
-    targets = Targets.of(layout, both_models, measured, (400.0, sum(map(len, households)) - 400.0), 1.0)
-    first = [c.astype(np.int64) for c in draw_records(models[0], NOISE, 0, 4_000, rounds=0, rules=layout.first_rules)]
+    law = law_of(layout, households, make_plan(RELATIONAL.spec(tmp_path, privacy={"epsilon": 20, "delta": 1e-7})))
+    targets, first = law.targets, parents_of(law, 0, 4_000)
     older = targets.places[0] * np.where(np.arange(targets.places[0].shape[1]) == 2, 2, 1)
     older /= older.sum(1, keepdims=True)
     wanted = replace(targets, places=(older, *targets.places[1:]))
-    tilts = _tilts(layout, models[1], wanted, first, NOISE, "tilts")
-    drawn, _ = _members(layout, models[1], tilts, first, NOISE, "tilted")
+    other = replace(law, targets=wanted)
+    drawn, _ = _members(other, _tilts(other, first, NOISE, "tilts"), first, NOISE, "tilted")
     ages = drawn[0][first[1] > 0, 1]
     assert (ages == 2).mean() == pytest.approx(older[0, 2], abs=0.06)
     assert targets.places[0][0, 2] < older[0, 2] - 0.1
-    law = LinkedLaw(layout, both_models, targets)
     first, members, columns = draw_linked(law, prepare(law, NOISE, 1, 2_000), NOISE, 0, 2_000)
     assert len(first[0]) == 2_000
     parent, place = members
