@@ -16,6 +16,7 @@ os.environ.update(
 import atexit
 import base64
 import ctypes
+import dataclasses
 import functools
 import gc
 import io
@@ -217,6 +218,32 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)
+
+
+@pytest.fixture
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of five trees: for tests of what models are given and what is written, not of how good models are."""
+    from dpdist.evaluation.utility import learning, models
+
+    few = {
+        "random forest": ("ensemble:RandomForest", {"n_estimators": 5, "min_samples_leaf": 3}),
+        "AdaBoost": ("ensemble:AdaBoost", {"n_estimators": 5}),
+        "gradient boosting": ("ensemble:HistGradientBoosting", {"max_iter": 5}),
+    }
+    for kinds, ending in ((models.CLASSIFIERS, "Classifier"), (learning.REGRESSORS, "Regressor")):
+        for name in few.keys() & kinds.keys():
+            made = models.estimator(few[name][0] + ending, **few[name][1])
+            monkeypatch.setitem(kinds, name, dataclasses.replace(kinds[name], make=made))
+    monkeypatch.setattr(learning, "_FOREST_TREES", 5)
+
+
+@pytest.fixture
+def undrawn(few_trees: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`few_trees`, and plots without shapes: for tests of what is computed and told, not of what plots show."""
+    from matplotlib.figure import Figure
+
+    empty = b'<svg xmlns="http://www.w3.org/2000/svg"><g/></svg>'
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: file.write(empty))
 
 
 SERVER = TESTS / "servers" / "postgres.sh"

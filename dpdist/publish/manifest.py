@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import TYPE_CHECKING, Any, Literal
@@ -303,6 +304,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
 
 
+@cache
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that take part in a release, as far as they are installed."""
     versions = {"python": python_version()}

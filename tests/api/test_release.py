@@ -157,6 +157,7 @@ def test_a_release_shows_its_guarantee_and_opens_verified(ledger: dpdist.Ledger)
         dpdist.open_release("out/first")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_release_is_evaluated_against_frames(ledger: dpdist.Ledger) -> None:
     real = frame()
     release = dpdist.release(spec(), data=real, ledger=ledger)

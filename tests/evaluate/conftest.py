@@ -1,13 +1,12 @@
 """A release of a made-up table, a hold-out of the same kind, and the folder they are in."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from releases import project, table
 
-from dpdist.evaluation.utility import models
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import keys
 from dpdist.lifecycle.run import run_release
@@ -42,11 +41,3 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     run_release(spec)
     keys.forget_keys()
     return Made(folder, spec)
-
-
-@pytest.fixture
-def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models of five trees: for tests of what models are given and what is written, not of how good models are."""
-    boosted = models.estimator("ensemble:AdaBoostClassifier", n_estimators=5)
-    for name, maker in (("random forest", models.forest(5)), ("AdaBoost", boosted)):
-        monkeypatch.setitem(models.CLASSIFIERS, name, replace(models.CLASSIFIERS[name], make=maker))

@@ -192,6 +192,7 @@ def test_few_records_say_nothing() -> None:
     assert holdout_section(training, take(training, np.arange(2)), seed=0) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_copy_of_the_table_under_another_name_is_not_used(made: Made, tmp_path: Path) -> None:
     real = table(30_000).slice(0, 3_000)
     pq.write_table(real, tmp_path / "real.parquet")

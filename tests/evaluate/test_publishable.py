@@ -183,6 +183,7 @@ def test_no_line_is_read_before_the_charge(own: Made, monkeypatch: pytest.Monkey
     assert charges(own) == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figures_are_charged_once_and_stay_the_same(own: Made) -> None:
     run_evaluation(request(own))
     first = (own.folder / "page" / FILE).read_bytes()

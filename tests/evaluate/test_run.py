@@ -134,7 +134,7 @@ def test_samples_are_random_bounded_and_repeatable(made: Made, monkeypatch: pyte
     assert abs(np.mean(first["real"][0] == 0) - share) < 6 * np.sqrt(share * (1 - share) / 1_000)
 
 
-@pytest.mark.usefixtures("few_trees")
+@pytest.mark.usefixtures("undrawn")
 def test_csv_is_read_as_the_spec_says(made: Made, tmp_path: Path) -> None:
     columns = pq.read_table(made.table).slice(0, 3_000)
     text = tmp_path / "table.csv"
@@ -167,7 +167,7 @@ def bucket(made: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.usefixtures("few_trees")
+@pytest.mark.usefixtures("undrawn")
 def test_from_object_storage_to_a_confidential_bucket(made: Made, tmp_path: Path, bucket: Any) -> None:
     bucket.create_bucket(Bucket="secret")
     remote = request(
@@ -289,6 +289,7 @@ def test_labels_of_a_schema_do_not_run_in_the_page(made: Made, tmp_path: Path) -
     assert "not private" in text  # a fixed key: said on the page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_statistics_are_compared_with_the_table(made: Made, tmp_path: Path) -> None:
     tree = {
         "kind": "histogram",

@@ -165,6 +165,7 @@ def test_plans_say_what_the_bound_costs(tmp_path: Path) -> None:
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("kind", ["histogram", "synthesis"])
 def test_a_release_counts_weights(kind: str, tmp_path: Path) -> None:
     """At a high epsilon the released totals are those of the weights; the records stand for equal shares of them."""

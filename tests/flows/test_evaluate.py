@@ -15,6 +15,7 @@ from releases import project, table
 from dpdist.lifecycle.run import run_release
 
 pytestmark = [
+    pytest.mark.usefixtures("undrawn"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]

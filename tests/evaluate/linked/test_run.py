@@ -104,6 +104,7 @@ def opened(made: Made, *, parents: bool = False, spec: ReleaseSpec | None = None
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_has_both_tables_and_attacks_on_households(made: Made, whole: dict[str, Any], tmp_path: Path) -> None:
     """The command, with households in a table of their own and without; both say the same."""
     assert {
@@ -170,6 +171,7 @@ def test_released_households_are_those_of_the_files(made: Made, monkeypatch: pyt
     assert abs(some.real.sizes.mean() - found.real.sizes.mean()) < 0.3
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_cannot_be_done_is_refused(made: Made, tmp_path: Path) -> None:
     spec = RELATIONAL.spec(made.folder, members={"order": "order"})
     for changes, told in (
@@ -186,6 +188,7 @@ def test_what_cannot_be_done_is_refused(made: Made, tmp_path: Path) -> None:
     assert found["sections"]["parents-membership"]["figures"]["applies"] is False
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_hold_out_may_have_its_households_in_the_same_table(
     made: Made, whole: dict[str, Any], tmp_path: Path
 ) -> None:
