@@ -162,7 +162,7 @@ class Measurements:
         tables = tuple(value_of(NoisyTable, {**item, "counts": "cells"}, {"cells": cells}) for item, cells in pairs)
         return cls(tables, tuple(data["source"]), tuple(np.array(codes, np.int64) for codes in data["maps"]))
 
-    def of_model(self) -> dict[tuple[int, int], tuple[Floats, float]]:
+    def pair_means(self) -> dict[tuple[int, int], tuple[Floats, float]]:
         """The precision-weighted means of the noisy tables of each pair of the model's attributes, and the deviations
         of their cells.
         """
@@ -172,7 +172,7 @@ class Measurements:
                 found.setdefault((table.attributes[0], table.attributes[1]), []).append(table)
         means = {}
         for pair, tables in found.items():
-            weights = [table.deviation**-2 for table in tables]
+            weights = [1 / (table.deviation * table.deviation) for table in tables]
             sums = np.sum([table.counts * weight for table, weight in zip(tables, weights, strict=True)], axis=0)
             means[pair] = (sums / sum(weights)).reshape(tables[0].shape), math.sqrt(1 / sum(weights))
         return means

@@ -201,16 +201,19 @@ def over_time(schema: Schema, tables: Sequence[Codes], made: Sequence[Sequence[E
             known = [_measured(release, asked) for release in series.releases]
             if not any(known):
                 continue
-            shares = series._together(list(weights), asked, np.array(list(weights.values())), known)
-            totals = series._together(list(weights), replace(asked, kind="count"), np.array([*weights.values()]), known)
-            for one, total in zip(shares, totals, strict=True):
-                of, is_count = weights[one.question], one.question.endswith("count")
-                answer, true = (total, of @ counts) if is_count else (one, of @ (counts / records))
-                rows = found.setdefault((one.question, order), [[] for _ in made])
-                rows[key].append(abs(float(answer.estimate) - true) < NORMAL_95 * (answer.deviation or 0.0))
+            combined = np.array(list(weights.values()))
+            of_shares, of_counts = (
+                series._together(quantity, combined, known) for quantity in (asked, replace(asked, kind="count"))
+            )
+            for k, (question, of) in enumerate(weights.items()):
+                is_count = question.endswith("count")
+                estimates, deviations, _ = of_counts if is_count else of_shares
+                true = of @ (counts if is_count else counts / records)
+                rows = found.setdefault((question, order), [[] for _ in made])
+                rows[key].append(abs(estimates[k] - true) < NORMAL_95 * deviations[k])
                 if all(known) and not is_count:
                     alone = np.sqrt(of**2 @ np.array([one[1] for one in known if one]))
-                    lengths.setdefault(one.question, []).append((answer.deviation or 0.0) / float(alone))
+                    lengths.setdefault(question, []).append(deviations[k] / float(alone))
     for kind in weights:
         both = {order: [100 * float(np.mean(own)) for own in found[kind, order]] for order in (1, 2)}
         yield {

@@ -348,6 +348,23 @@ def test_rows_that_are_given_differently_and_a_factor_more_follow_the_joint_tabl
         assert np.abs(counts[k] / (ROWS / 4) - expected).max() < 6 * 0.5 / np.sqrt(ROWS / 4)
 
 
+def test_tilts_multiply_the_joint_table(fitted: Fitted) -> None:
+    """Of a pair with the given attribute, and of two that are drawn."""
+    found = fitted.conditionals()
+    joint = np.einsum("a,ab,bc,bcd->abcd", *(found[s] for s in ((0,), (0, 1), (1, 2), (1, 2, 3))))
+    tilts = {(0, 1): np.array([[1.0, 3.0, 2.0], [4.0, 1.0, 0.5]]), (2, 3): np.arange(1.0, 13.0).reshape(3, 4)}
+    assert all(fitted.holds(pair) for pair in tilts)
+    assert not fitted.holds((0, 3))
+    law = Conditional(fitted, 1, (), tilts)
+    drawn = law.draw(KnownRows([np.arange(ROWS) % 2], {}), Noise(bytes(32)), "rows")
+    merged = np.array([0, 1, 2, 3, 2, 2])
+    counts = np.zeros(joint.shape)
+    np.add.at(counts, (np.arange(ROWS) % 2, drawn[0], drawn[1], merged[drawn[2]]), 1)
+    expected = joint * tilts[0, 1][:, :, None, None] * tilts[2, 3]
+    expected /= expected.sum((1, 2, 3), keepdims=True)
+    assert np.abs(counts / (ROWS / 2) - expected).max() < 6 * 0.5 / np.sqrt(ROWS / 2)
+
+
 def test_the_attribute_whose_factors_have_few_groups_is_summed_out_first() -> None:
     rows = np.arange(3000)
     groups = np.zeros(3000, np.int64), rows // 100, rows % 7

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.relational.exchange import Targets, exchanged
+from dpdist.families.relational.exchange import Targets, beyond_chance, exchanged
 from dpdist.families.relational.layout import Layout
 from dpdist.model.coding import admitted
 from dpdist.model.conditional import Conditional, KnownRows
@@ -27,12 +27,13 @@ from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
-# each of the tilts of the members' law draws members of 16,000 parents at most, all tilts together those of as many
-# parents as are released at most; so many members are added to each count
-_TRIED, _TILTS, _SMOOTHED = 16_000, 8, 10.0
-# powers of what tables of a place and of two columns should be tilted by: several of them say the same
-_STEPS = (0.5, 0.13)
-_WORSE = 1.1  # times what was missed at least, from which on steps are halved
+# each of the tilts of the members' law draws members of 2,000 to 16,000 parents, all tilts together those of as many as
+# are released, about; so many members are added to each count
+TILTS, _TRIED, _SMOOTHED = 8, (2_000, 16_000), 10.0
+# powers of what tables of a place and of two columns should be tilted by: about eight tables of an attribute say the
+# same of it, and steps of all of them together go no further than one would
+_STEPS = (0.5, 1 / 8)
+_WORSE = 1.25  # times what was missed at least, from which on steps are halved
 _AT_FIRST = 4  # times that a member that breaks a rule is drawn again at once, and then as often as there is room for
 
 
@@ -61,8 +62,13 @@ def prepare(law: LinkedLaw, noise: Noise, parts: int, rows: int) -> Prepared:
     """
     parents, rules = law.models[0], law.layout.first_rules
     pool = None if parents.adjustment is None else weighted_pool(parents, noise, rules)
-    first = _parents(law, pool, noise, parts, min(_TRIED, -(-rows // _TILTS)))
+    first = _parents(law, pool, noise, parts, tilted_by(rows))
     return Prepared(pool, _tilts(law, first, noise, "members/tilts"))
+
+
+def tilted_by(parents: int) -> int:
+    """Parents whose members a tilt draws, in a release of this many."""
+    return min(max(-(-parents // TILTS), _TRIED[0]), _TRIED[1])
 
 
 def draw_linked(
@@ -115,9 +121,9 @@ def _tilts(law: LinkedLaw, parents: list[Counts], noise: Noise, name: str) -> li
         for own, table in zip(codes, law.targets.places, strict=True)
     ]
     shapes = [*(table.shape for table in places), *(told.shares.shape for told in law.targets.told)]
-    tilts = kept = logs = [np.zeros(shape) for shape in shapes]
-    least, step = np.inf, 1.0
-    for again in range(_TILTS):
+    tilts = [np.zeros(shape) for shape in shapes]
+    kept, logs, least, step = tilts, tilts, np.inf, 1.0
+    for again in range(TILTS):
         members, _ = _members(law, tilts, parents, noise, f"{name}/{again}")
         _, place, columns = _joined(layout, parents, members)
         rows = layout.flattened(columns, np.arange(len(place)), place)[1]
@@ -127,24 +133,28 @@ def _tilts(law: LinkedLaw, parents: list[Counts], noise: Noise, name: str) -> li
         else:
             kept, logs, least = tilts, list(found), min(least, sum(missed))
         tilts = [tilt + step * log for tilt, log in zip(kept, logs, strict=True)]
-    return tilts
+    return kept
 
 
 def _missed(law: LinkedLaw, codes: list[Counts], places: list[Floats], rows: Codes) -> Iterator[tuple[float, Floats]]:
     """For each table that the targets tell: how many of some rows of the members' table are in wrong cells, and the
-    logarithms of factors that move the law's table to it.
+    step of the logarithms of its factors.
     """
     layout = law.layout
     start, place = len(layout.given), rows[len(layout.parent)].astype(np.int64)
     for k, (own, shares) in enumerate(zip(codes, places, strict=True)):
-        cells = place * shares.shape[1] + own[rows[start + k]]
-        drawn = np.bincount(cells, minlength=shares.size).reshape(shares.shape)
+        cells = np.bincount(place * shares.shape[1] + own[rows[start + k]], minlength=shares.size)
+        drawn = cells.reshape(shares.shape).astype(np.float64)
         wanted = drawn.sum(1, keepdims=True) * shares
-        yield float(np.abs(wanted - drawn).sum()), _STEPS[0] * log2((wanted + _SMOOTHED) / (drawn + _SMOOTHED))
+        yield float(np.abs(wanted - drawn).sum()), _STEPS[0] * _ratio(beyond_chance(wanted, drawn, 0.0), drawn)
     for told in law.targets.told:
-        cells = told.drawn(rows)
-        wanted = told.wanted(cells)
-        yield float(np.abs(wanted - cells).sum()), _STEPS[1] * log2((wanted + _SMOOTHED) / (cells + _SMOOTHED))
+        drawn = told.drawn(rows)
+        noisy, wanted = told.wanted(drawn)
+        yield float(np.abs(noisy - drawn).sum()), _STEPS[1] * _ratio(wanted, drawn)
+
+
+def _ratio(wanted: Floats, drawn: Floats) -> Floats:
+    return log2((wanted + _SMOOTHED) / (drawn + _SMOOTHED))
 
 
 def _members(

@@ -10,6 +10,7 @@ a model spends most of its budget on how members depend on their parent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -32,6 +33,7 @@ from dpdist.spec.conditions import Mask
 from dpdist.storage.stored import Stored
 
 ONE_WAY = 0.2  # share of the tables of one attribute
+_CHANCE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +157,7 @@ class Told:
     pair: Pair  # of the model's attributes
     columns: Pair
     codes: tuple[Counts, Counts]  # of the values of either
-    shares: Floats  # unbiased, or positive where `deviation` is 0
+    shares: Floats
     deviation: float  # of the noise in a share
 
     def drawn(self, members: Codes) -> Floats:
@@ -164,15 +166,23 @@ class Told:
         cells = np.bincount(rows * self.shares.shape[1] + columns, minlength=self.shares.size)
         return cells.reshape(self.shares.shape).astype(np.float64)
 
-    def wanted(self, drawn: Floats) -> Floats:
-        """The table that these rows should have, with the margins that they have."""
-        sums = drawn.sum(1, keepdims=True), drawn.sum(0, keepdims=True)
-        total = float(drawn.sum())
+    def wanted(self, drawn: Floats) -> tuple[Floats, Floats]:
+        """The table that these rows should have by the noisy one, with the margins that they have; and as far as that
+        is no noise (`beyond_chance`).
+        """
+        sums, total = (drawn.sum(1, keepdims=True), drawn.sum(0, keepdims=True)), float(drawn.sum())
         noisy = self.shares * total
-        for axis, margin in ((1, sums[0]), (0, sums[1])):
+        for axis, margin in zip((1, 0), sums, strict=True):
             noisy = noisy + (margin - noisy.sum(axis, keepdims=True)) / noisy.shape[axis]
-        found = shrink(noisy.ravel(), drawn.ravel(), self.deviation * total) if self.deviation else noisy
-        return brought(np.maximum(found, 0.0).reshape(drawn.shape), *sums)
+        return noisy, brought(beyond_chance(noisy, drawn, self.deviation * total), *sums)
+
+
+def beyond_chance(wanted: Floats, drawn: Floats, deviation: float) -> Floats:
+    """The table that rows should have, as far as it is further from theirs than by its own noise and by chance. Of the
+    variance of the rows' counts a part is taken, as steps by several draws are added.
+    """
+    chance = math.sqrt(deviation * deviation + _CHANCE * float(drawn.sum()) / drawn.size)
+    return shrink(wanted.ravel(), drawn.ravel(), chance).reshape(drawn.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +247,7 @@ def _told(
     """The noisy tables of what is given and of a member's own attributes that the model holds; of two of its own what
     the margins say.
     """
-    for pair, (counts, deviation) in measured.of_model().items():
+    for pair, (counts, deviation) in measured.pair_means().items():
         i, j = columns = measured.source[pair[0]], measured.source[pair[1]]
         if max(columns) < given or not model.holds(pair):
             continue

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from dpdist.data.count import pair_cells
 from dpdist.families.base.calibration import GaussianPlan, with_draws
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
-from dpdist.families.relational.draw import SPARE
+from dpdist.families.relational.draw import SPARE, TILTS, tilted_by
 from dpdist.families.relational.exchange import ROUNDS
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.spec import MOST_MEMBERS, RelationalSpec
@@ -145,7 +145,8 @@ class RelationalPlan(EventPlan):
         cells = sum(pair_cells(schema.cardinalities) for schema in (layout.first, layout.others))
         width = len(layout.first.attributes) + len(layout.others.attributes)
         rows = (1 + SPARE) * max(self.parts) * layout.at_most
-        drawn = (1 + SPARE) * self.spec.parent.records * layout.at_most * width
+        parents = self.spec.parent.records
+        drawn = ((1 + SPARE) * parents + TILTS * tilted_by(parents)) * layout.at_most * width
         return replace(
             found,
             driver_bytes=8 * (12 * (self.first.cells + self.others.cells) + 6 * cells),

