@@ -27,9 +27,9 @@ from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
-# each of the tilts of the members' law draws members of 2,000 to 16,000 parents, all tilts together those of as many as
+# each of the tilts of the members' law draws members of 4,000 to 16,000 parents, all tilts together those of as many as
 # are released, about; so many members are added to each count
-TILTS, _TRIED, _SMOOTHED = 8, (2_000, 16_000), 10.0
+TILTS, _TRIED, _SMOOTHED = 10, (4_000, 16_000), 10.0
 # powers of what tables of a place and of two columns should be tilted by: about eight tables of an attribute say the
 # same of it, and steps of all of them together go no further than one would
 _STEPS = (0.5, 1 / 8)

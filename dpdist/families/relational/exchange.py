@@ -33,7 +33,7 @@ from dpdist.spec.conditions import Mask
 from dpdist.storage.stored import Stored
 
 ONE_WAY = 0.2  # share of the tables of one attribute
-_CHANCE = 0.5
+_CHANCE = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
