@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
 
-from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__, __cpu_targets_info__
+from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -28,14 +28,9 @@ Setting = dict[str, str]
 
 
 def settings() -> list[Setting]:
-    """Environments that together have every level of NumPy and every kernel of OpenBLAS that this machine can run; but
-    for levels that no function of NumPy has code for, except the sorting of small integers.
-    """
+    """Environments that together have every level of NumPy and every kernel of OpenBLAS that this machine can run."""
     levels = [name for name in __cpu_dispatch__ if __cpu_features__[name]]
-    coded = {
-        level for kinds in __cpu_targets_info__.values() for of in kinds.values() for level in of["available"].split()
-    }
-    without = [" ".join(levels[place:]) for place, name in enumerate(levels) if name in coded]
+    without = [" ".join(levels[place:]) for place in range(len(levels))]
     cores = [core for core, needs in CORES.items() if __cpu_features__.get(needs, False)]
     plain = "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F"
     found = []

@@ -27,13 +27,13 @@ from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
-# each of the tilts of the members' law draws members of 4,000 to 16,000 parents, all tilts together those of as many as
-# are released, about; so many members are added to each count
-TILTS, _TRIED, _SMOOTHED = 10, (4_000, 16_000), 10.0
-# powers of what tables of a place and of two columns should be tilted by: about eight tables of an attribute say the
-# same of it, and steps of all of them together go no further than one would
+TILTS = 10  # times that members are drawn to tilt their law
+_TRIED = (4_000, 16_000)  # parents whose members are drawn each time, at least and at most
+_SMOOTHED = 10.0  # members that are added to each count
+# Steps of tables by place and of two columns, as powers of the ratio of what is wanted to what is drawn. About eight
+# tables of an attribute say the same of it: together they go as far as one.
 _STEPS = (0.5, 1 / 8)
-_WORSE = 1.25  # times what was missed at least, from which on steps are halved
+_WORSE = 1.25  # a draw that misses this many times the least so far halves the steps
 _AT_FIRST = 4  # times that a member that breaks a rule is drawn again at once, and then as often as there is room for
 
 
@@ -146,14 +146,15 @@ def _missed(law: LinkedLaw, codes: list[Counts], places: list[Floats], rows: Cod
         cells = np.bincount(place * shares.shape[1] + own[rows[start + k]], minlength=shares.size)
         drawn = cells.reshape(shares.shape).astype(np.float64)
         wanted = drawn.sum(1, keepdims=True) * shares
-        yield float(np.abs(wanted - drawn).sum()), _STEPS[0] * _ratio(beyond_chance(wanted, drawn, 0.0), drawn)
+        yield float(np.abs(wanted - drawn).sum()), _STEPS[0] * _step(beyond_chance(wanted, drawn, 0.0), drawn)
     for told in law.targets.told:
         drawn = told.drawn(rows)
         noisy, wanted = told.wanted(drawn)
-        yield float(np.abs(noisy - drawn).sum()), _STEPS[1] * _ratio(wanted, drawn)
+        yield float(np.abs(noisy - drawn).sum()), _STEPS[1] * _step(wanted, drawn)
 
 
-def _ratio(wanted: Floats, drawn: Floats) -> Floats:
+def _step(wanted: Floats, drawn: Floats) -> Floats:
+    """The logarithm of the factors by which a table would be what is wanted."""
     return log2((wanted + _SMOOTHED) / (drawn + _SMOOTHED))
 
 
