@@ -24,7 +24,7 @@ from dpdist.model.account import Measurements
 from dpdist.model.files import PublishedModel, read_model
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.tilts import means_of
+from dpdist.publish.tilts import bin_means
 from dpdist.publish.verify import open_release
 from dpdist.spec.regression import Key, Means, parse_regression
 from dpdist.spec.schema import Schema
@@ -79,8 +79,7 @@ class Published:
     @cached_property
     def bin_means(self) -> Means:
         """The means of numbers in their bins, of attributes whose bins have tilts."""
-        tilts = self.manifest.format.tilts
-        return {a.name: means_of(a, tilts[a.name]) for a in self.schema.attributes if a.name in tilts}
+        return bin_means(self.schema.attributes, self.manifest.format.tilts)
 
     @cached_property
     def model(self) -> PublishedModel:

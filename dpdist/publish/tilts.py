@@ -19,7 +19,7 @@ of either are uniform as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -51,6 +51,11 @@ def means_of(attribute: Attribute, tilts: Sequence[int]) -> Floats:
     lows, highs = (np.asarray(ends, np.float64) for ends in attribute.bin_ends(shown=True))
     share = _mean(log(np.asarray(tilts, np.float64) / UNIT))
     return np.clip(lows + (highs - lows + attribute.is_whole) * share - attribute.is_whole / 2, lows, highs)
+
+
+def bin_means(attributes: Iterable[Attribute], tilts: Mapping[str, Sequence[int]]) -> dict[str, Floats]:
+    """The means of numbers in their bins, of attributes whose bins have tilts."""
+    return {a.name: means_of(a, tilts[a.name]) for a in attributes if a.name in tilts}
 
 
 def _mean(logs: Floats) -> Floats:

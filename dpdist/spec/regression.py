@@ -10,11 +10,10 @@ attribute have an order, the declared one, but no numbers. Regressions have a sm
     logistic regression income = '>50K' on age, sex = 'Male'
 
 An outcome or a term is an attribute with numbers, or a condition on one attribute (1 where it holds): a function of the
-code of one attribute. Values of bins are their middles, or what a release with tilts draws on average where it was not
-declared. A record with a missing value of any of these attributes is
-left out, as statistical packages do, unless the question says what a missing value counts as: a number (``income with
-missing as 0``), or in a condition (``sex = 1 or sex is missing``). The constant is always there. The outcome of a
-logistic regression is a condition.
+code of one attribute. Values of bins are their middles, or what a release with tilts draws on average. A record with a
+missing value of any of these attributes is left out, as statistical packages do, unless the question says what a
+missing value counts as: a number (``income with missing as 0``), or in a condition (``sex = 1 or sex is missing``). The
+constant is always there. The outcome of a logistic regression is a condition.
 """
 
 from __future__ import annotations

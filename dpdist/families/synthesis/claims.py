@@ -79,7 +79,7 @@ def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike],
     """The evidence of the tables and, joined with it, that of regressions measured beside made-up released records. The
     guarantee holds whatever was released. In the made-up table no two terms depend on each other.
     """
-    found, regressions, schema = np.asarray(tables(noise)), plan.spec.parsed_regressions, plan.spec.table
+    found, regressions, schema = np.asarray(tables(noise)), plan.spec.parsed_regressions(), plan.spec.table
     rows, rng = _FOR_EACH * max(len(r.names) for r in regressions), np.random.default_rng(0)
     every = rng.random(rows) < _ANY
     released = [
@@ -143,7 +143,7 @@ def _of_folder(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
     accuracy = of_accuracy(Accuracy.from_json(made.public["accuracy"]), half) if plan.accuracy_mu else 0.0
     if plan.regression_mu:
         measured = Regressions.from_bytes(files[Regressions.FILE])
-        evidence += _of_regressions(measured, plan.spec.parsed_regressions, plan)
+        evidence += _of_regressions(measured, plan.spec.parsed_regressions(), plan)
     ends = [attribute.cardinality - 1 for attribute in plan.spec.table.attributes]
     alike = np.sum([column == end for column, end in zip(released_codes(made), ends, strict=True)], axis=0)
     first = sum(len(found.source) ** k * a for k, a in enumerate(picked[0])) if picked else -1

@@ -323,7 +323,7 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
     alone = change(spec, {"model.evidence": {}, "series": None}) if spec.earlier_releases else spec
     model = max(draws_at_most(_choices(one, mu), sizes) for one in (spec, alone))
-    drawn = model + public + accuracy + draws_of(spec.parsed_regressions)
+    drawn = model + public + accuracy + draws_of(spec.parsed_regressions())
     return drawn * max(1, len(spec.clients))  # of each client
 
 
@@ -336,7 +336,7 @@ def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan
     accuracy_mu, regression_mu = (own * math.sqrt(part) / ABOVE for part in (share, spec.regression_share))
     choices = _choices(spec, _own(spec, mu))
     forecast.refuse_undrawable(choices, sizes)
-    if regressions := spec.parsed_regressions:
+    if regressions := spec.parsed_regressions():
         largest = max(len(regression.names) for regression in regressions)
         of_step = regression_mu / math.sqrt(forecast.ROUNDED * len(regressions) / min(STEPS))
         deviation = sensitivity(largest) / of_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from dpdist.federated.spec import HeldDataSpec, SummedRelease
 from dpdist.model.choices import MOST_ROUNDS
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.data import PATH, FilesSpec
-from dpdist.spec.regression import Regression, parse_regression
+from dpdist.spec.regression import Means, Regression, parse_regression
 from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit
 from dpdist.spec.schema import Schema
 from dpdist.spec.series import SeriesSpec, epsilon_of, step_of
@@ -249,7 +250,7 @@ class WholeSynthesisSpec(SummedRelease):
                 f"privacy: accuracy_share and regression_share sum to more than {MOST_SHARES}; the model needs the rest"
             )
         try:
-            parsed = self.parsed_regressions
+            parsed = self.parsed_regressions()
         except SpecError as error:
             raise ValueError(f"regressions: {error}") from None
         if len({regression.key for regression in parsed}) < len(parsed):
@@ -257,10 +258,9 @@ class WholeSynthesisSpec(SummedRelease):
         for regression in parsed:
             check_measurable(regression)
 
-    @property
-    def parsed_regressions(self) -> tuple[Regression, ...]:
+    def parsed_regressions(self, means: Means = MappingProxyType({})) -> tuple[Regression, ...]:
         """The declared regressions. Raises SpecError: one cannot be read."""
-        return tuple(parse_regression(text, self.table) for text in self.regressions)
+        return tuple(parse_regression(text, self.table, means) for text in self.regressions)
 
     @property
     def regression_share(self) -> float:

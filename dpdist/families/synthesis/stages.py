@@ -45,7 +45,7 @@ from dpdist.model.learn import Known, Learned, learn
 from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.publish.part_format import write_file
-from dpdist.publish.tilts import UNIT, tilts_in
+from dpdist.publish.tilts import UNIT, bin_means, tilts_in
 from dpdist.spec.regression import Regression
 from dpdist.spec.schema import Schema
 
@@ -226,7 +226,8 @@ def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy | None:
 
 def measure_declared(attempt: SynthesisAttempt) -> Regressions:
     """Measure the declared regressions, from the records that an earlier stage has drawn."""
-    regressions = attempt.spec.parsed_regressions
+    means = bin_means(attempt.spec.table.attributes, (attempt.form or attempt.plan.form).tilts)
+    regressions = attempt.spec.parsed_regressions(means)
 
     def make() -> Regressions:
         noise = attempt.noise

@@ -351,6 +351,31 @@ def test_readers_are_given_what_was_measured(tmp_path: Path) -> None:
     assert min(widths) > 1
 
 
+def test_a_wide_top_bin_counts_as_its_mean_in_the_release(tmp_path: Path) -> None:
+    """Of incomes with an open end: by middles of bins the difference of the sexes would be five times what it is."""
+    rng = np.random.default_rng(3)
+    sex = rng.integers(1, 3, 6_000)
+    income = np.minimum(np.exp(rng.normal(10.5, 0.8, 6_000)) * np.where(sex == 1, 1.5, 1), 1_999_999).astype(int)
+    pq.write_table(pa.table({"sex": sex, "income": income}), tmp_path / "incomes.parquet")
+    edges = [0, *range(10_000, 100_000, 10_000), 100_000, 150_000]
+    made = published(
+        tmp_path,
+        fixed_key=KEY,
+        schema={
+            "attributes": [
+                {"name": "sex", "kind": "categorical", "values": [1, 2]},
+                {"name": "income", "kind": "integer", "bounds": [0, 2_000_000], "bins": {"edges": edges}},
+            ]
+        },
+        data={"path": str(tmp_path / "incomes.parquet"), "minimum_records": 5_000},
+        regressions=["regression income on sex = 1"],
+    )
+    of_sex = answer(Published.open(made), "regression income on sex = 1")[1]
+    assert of_sex.note.startswith(MEASURED_NOTE)
+    exact = float(income[sex == 1].mean() - income[sex == 2].mean())
+    assert of_sex.estimate == pytest.approx(exact, rel=0.25)
+
+
 def test_of_wide_tables_they_are_measured_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which neither pairs of values nor the accuracy are: a score needs no table."""
     rng = np.random.default_rng(0)
