@@ -108,13 +108,15 @@ _AGES = re.compile(
 )
 _AGE = re.compile(r"\bage(p|d|\b)(?! of)", re.IGNORECASE)
 _NO_ANSWER = re.compile(r"(N/?A\b|not applicable|not in universe|NIU\b|inapplicable|does not apply)\W*", re.IGNORECASE)
-_BESIDE_AGE = re.compile(r"\b(ages?|aged|is|in|years?|old|of)\b|[\W_]", re.IGNORECASE)
+_BESIDE_AGE = re.compile(r"\b(age[dps]?|is|in|years?|old|of|persons?|people)\b|[\W_]", re.IGNORECASE)
+_ALTERNATIVE = re.compile(r"[/;,()]|\bor\b", re.IGNORECASE)
 
 
 def _rules(found: Sequence[Described]) -> list[str]:
     """Rules, in comments, where the source says from which age on a question is asked: N/A (less than 15 years old).
 
-    Where it says more than an age, those of this age have no answer, and others may have none.
+    Where it names an age and other groups, those of this age have no answer, and others may have none. Numbers of
+    anything else (less than 15 hours), and ages under a further condition, give no rule.
     """
     ages = [column for column in found if _is_range(column) and column.integers]
     age = next((column.name for column in ages if _AGE.search(f"{column.name} {column.label} {column.note}")), "")
@@ -122,13 +124,15 @@ def _rules(found: Sequence[Described]) -> list[str]:
     for column in found if age else ():
         items = {code: text for code, text in (column.items or {}).items() if _NO_ANSWER.match(text)}
         for code, text in [*items.items(), *([("", column.absent_where)] if column.nothing and column.absent else [])]:
-            named = _AGES.search(text)
+            alternatives = _ALTERNATIVE.split(_NO_ANSWER.sub("", text))
+            alone = [part for part in alternatives if not _BESIDE_AGE.sub("", _AGES.sub("", part))]
+            named = _AGES.search("/".join(alone))
             if named is None or column.name == age:
                 continue
             years = int(named[2] or named[4])
             where = f"{_name(age)} {'<' if named[2] else '>'} {years}"
             others = f"{_name(age)} {'>=' if named[2] else '<='} {years}"
-            whole = not _BESIDE_AGE.sub("", _NO_ANSWER.sub("", _AGES.sub("", text)))
+            whole = len(alone) == len(alternatives) and len(_AGES.findall(text)) == 1
             name, value = _name(column.name), code if _are_integers(column.items or {}) else repr(code)
             if code:
                 made = [{"impossible": f"{where} and {name} != {value}"}]

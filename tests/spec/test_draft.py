@@ -527,5 +527,15 @@ def test_rules_of_whom_a_question_is_asked(tmp_path: Path) -> None:
     assert len(Schema.model_validate(tree).forbidden) == 4
     assert any("take the rules" in line for line in left_to_decide(text))
     assert "rules" not in draft(tmp_path / "codebook.json", without=("AGEP",))
+    for other in (
+        "less than 18 months",
+        "under 15 minutes",
+        "less than 5 workers",
+        "income less than 15",
+        "less than 16 years old and not employed",
+        "mother's age less than 15",
+    ):  # no age of the person, or not of all of this age
+        codebook["MSP"]["values"]["N"] = f"N/A ({other})"
+        assert "MSP" not in draft(written(tmp_path, "codebook.json", codebook)).partition("# rules:")[2]
     ddi = DDI.replace("Not stated", "Inapplicable (under 15)")
     assert "# - {missing: SEX, where: AGE < 15}  # Inapplicable (under 15)" in draft(written(tmp_path, "ddi.xml", ddi))
