@@ -7,6 +7,7 @@ one-way counts are drawn towards its counts, as far as they do not contradict th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -208,8 +209,9 @@ def _weights(learner: Learner) -> list[float]:
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:
-    """What is left of the shares that the choices have, but for rounding."""
-    return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
+    """What is left of the shares that the choices have, but for rounding. The misfit of public rows is not in them."""
+    misfit = math.fsum(line.spent for line in account.lines if line.name == "public/misfit") / account.mu**2
+    return (account.left - max(1 - choices.spends - misfit, 0.0)) * (1 - 2.0**-30)
 
 
 _SMOOTHING = 0.05

@@ -63,6 +63,7 @@ def test_released_records_are_public_rows_and_nearer_than_both() -> None:
     table, public = people(6_000, 1), people(6_000, 2, drift=0.06)
     found = learned(table, public, choices(6_000, mu=0.06))
     assert found.report["prior"] == {"records": 6_000, "released": "its rows, reweighted"}
+    assert 1 - 1e-6 < fsum(share for _, share in found.report["account"]) <= 1
     made = drawn(found, 6_000)
     known = set(zip(*(column.tolist() for column in public), strict=True))
     assert np.mean([row in known for row in zip(*(column.tolist() for column in made), strict=True)]) > 0.97
@@ -75,6 +76,7 @@ def test_rows_of_another_population_are_not_released() -> None:
     found = learned(table, far, choices(20_000, mu=1.0))
     assert found.report["prior"] == {"records": 500}
     assert not found.fitted.public
+    assert 1 - 1e-6 < fsum(share for _, share in found.report["account"]) <= 1
     assert distance(table, drawn(found, 20_000)) < 0.05
 
 
