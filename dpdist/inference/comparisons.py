@@ -41,6 +41,7 @@ LOGISTIC_NOTE = (
     "that declares it (`regressions`) has it measured"
 )
 MEASURED_NOTE = "measured: the spec declared this regression"
+BINS_NOTE = "numbers in bins count as their mean in the release: nothing was measured inside of bins"
 _SURELY = 6.0  # deviations of the number of records from which on a noisy table says what a mean is
 _ZEROS = np.zeros(2)
 _BETWEEN = re.compile(r"\s+(minus|over)\s+")
@@ -62,6 +63,25 @@ def answer(release: Published, question: str) -> list[Answer]:
     SpecError
         The question cannot be read or has no answer.
     """
+    found = _answers(release, question)
+    if not _of_bins(question, release.schema):
+        return found
+    return [replace(one, note="; ".join(filter(None, (one.note, BINS_NOTE)))) for one in found]
+
+
+def _of_bins(question: str, schema: Schema) -> bool:
+    """Whether a question averages or regresses numbers in bins."""
+    if asks_for_regression(question):
+        asked = parse_regression(question, schema)
+        return any(term.has_bins for term in (asked.outcome, *asked.terms))
+    sides, shown = [question], hidden(question)
+    if between := _BETWEEN.search(shown):
+        sides = [question[: between.start()], question[between.end() :]]
+    return any(one.kind == "mean" and one.values.has_bins for one in (parse_quantity(side, schema) for side in sides))
+
+
+def _answers(release: Published, question: str) -> list[Answer]:
+    """The answers but for what is inside of bins."""
     if asks_for_regression(question):
         declared = release.regressions.get((asked := parse_regression(question, release.schema)).key)
         if declared is not None and not declared.reason:

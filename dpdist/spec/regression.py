@@ -65,6 +65,11 @@ class Numbers:
         return found
 
     @property
+    def has_bins(self) -> bool:
+        """Whether a code stands for several numbers."""
+        return bool((self.lows < self.highs).any())
+
+    @property
     def order(self) -> NDArray[np.intp]:
         """The codes that count, in ascending order."""
         order = np.lexsort((self.highs, self.lows))
@@ -129,6 +134,7 @@ class Term:
     attribute: int  # its place
     values: NDArray[np.float64]  # of shape (cardinality,)
     counted: Mask  # records with other codes are left out; their value is 0
+    has_bins: bool = False  # whether a value stands for several numbers
 
     @property
     def key(self) -> Key:
@@ -204,7 +210,7 @@ def parse_term(text: str, schema: Schema, means: Means = MappingProxyType({})) -
     """An attribute's numbers, or whether a condition on one holds. Raises SpecError: as `parse_regression`."""
     if text.strip().strip("`") in schema.names or _NUMBERED.search(hidden(text)):
         numbers = numbers_in(text, schema, means=means)
-        return Term(text, numbers.place, numbers.middles, numbers.counted)
+        return Term(text, numbers.place, numbers.middles, numbers.counted, numbers.has_bins)
     condition = parse_condition(text, schema)
     if len(condition.attributes) != 1:
         raise SpecError(f"the term {text!r} is not of one attribute: products of attributes are not admitted")

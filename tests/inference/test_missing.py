@@ -14,7 +14,7 @@ from releases import KEY, SCHEMA, table
 from dpdist.accuracy.measured import linear
 from dpdist.errors import SpecError
 from dpdist.inference.answers import parse_quantity, tabulate
-from dpdist.inference.comparisons import MEASURED_NOTE, answer, ratio_range
+from dpdist.inference.comparisons import BINS_NOTE, MEASURED_NOTE, answer, ratio_range
 from dpdist.inference.published import Published
 from dpdist.spec.regression import numbers_in, parse_regression
 from dpdist.spec.schema import Schema
@@ -98,7 +98,7 @@ def test_a_declared_regression_leaves_missing_values_out(opened: Published) -> N
     rows = np.column_stack([np.ones(len(whole)), ages, whole["region"] == "north"])
     exact = linear(rows, whole["score"].to_numpy(), np.ones((len(whole), 1)))[:, 0]
     for one, truth in zip(found, exact, strict=True):
-        assert one.note == MEASURED_NOTE
+        assert one.note == f"{MEASURED_NOTE}; {BINS_NOTE}"
         assert abs(one.estimate - truth) < 4 * one.deviation < 1
     filled = private().assign(score=private()["score"].fillna(16 / 6))  # the mean of the declared values
     rows = np.column_stack([np.ones(ROWS), 2.0 + 5 * (filled["age"] // 5), filled["region"] == "north"])

@@ -25,7 +25,7 @@ from dpdist.families.synthesis import plan
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.regression_steps import GRID, STEPS, Score, draws_of, scores_operator, sensitivity
 from dpdist.families.synthesis.regressions import Count, Regressions, measure_regressions
-from dpdist.inference.comparisons import MEASURED_NOTE, answer
+from dpdist.inference.comparisons import BINS_NOTE, MEASURED_NOTE, answer
 from dpdist.inference.published import Published
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
@@ -335,7 +335,7 @@ def test_readers_are_given_what_was_measured(tmp_path: Path) -> None:
     asked = "regression score on region = 'north', age, sex = 1"  # the same, in another order
     answers = answer(release, asked)
     assert [one.question.rsplit(": ", 1)[1] for one in answers] == ["constant", "region = 'north'", "age", "sex = 1"]
-    assert all(one.note == MEASURED_NOTE for one in answers)
+    assert all(one.note == f"{MEASURED_NOTE}; {BINS_NOTE}" for one in answers)
     frame = table(6_000).to_pandas()
     rows = np.column_stack(
         [np.ones(6_000), frame["region"] == "north", frame["age"] // 5 * 5 + 2, frame["sex"] == 1]
@@ -346,7 +346,15 @@ def test_readers_are_given_what_was_measured(tmp_path: Path) -> None:
         assert one.high is not None
         assert one.low - (one.high - one.low) / 2 < true < one.high + (one.high - one.low) / 2
     other = answer(release, "regression score on age, sex = 1")
-    assert all(one.note != MEASURED_NOTE for one in other)
+    assert all(MEASURED_NOTE not in one.note for one in other)
+    for question, said in {
+        "mean age": True,
+        "mean score over mean age": True,
+        "mean score where age >= 20": False,
+        "share where age >= 20": False,
+        "quantile 0.9 age": False,
+    }.items():
+        assert (BINS_NOTE in answer(release, question)[0].note) is said
     widths = [b.deviation / a.deviation for a, b in zip((answers[2], answers[3]), other[1:], strict=True)]  # type: ignore[operator]
     assert min(widths) > 1
 
