@@ -94,9 +94,11 @@ class SynthesisPlan(EventPlan):
 
     @cached_property
     def expected(self) -> Expected:
-        """The accuracy that the records are expected to have."""
-        spec = self.spec
-        choices = replace(self.choices, mu=self.choices.mu / spec.widening(len(spec.clients)))
+        """The accuracy that the records are expected to have, without a prior: nothing public says how near one is."""
+        spec, choices = self.spec, self.choices
+        if spec.model.prior:
+            choices = _choices(change(spec, {"model.prior": None}), choices.mu)
+        choices = replace(choices, mu=choices.mu / spec.widening(len(spec.clients)))
         sizes = spec.presumed.cardinalities
         return forecast.expected(sizes, choices, minimum=spec.expected_records, released=spec.records)
 

@@ -110,6 +110,14 @@ def test_a_misfit_has_a_share_where_rows_may_be_released(tmp_path: Path, epsilon
         assert make_plan(load(spec)).choices.spends == pytest.approx(spent, abs=1e-12)
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 4])
+def test_no_more_error_is_expected_with_a_prior(tmp_path: Path, epsilon: float) -> None:
+    spec = spec_with(tmp_path, "other")
+    spec["privacy"]["epsilon"] = epsilon
+    made, alone = (make_plan(load(spec, given)) for given in ({}, {"model.prior": None}))
+    assert made.expected.error == pytest.approx(alone.expected.error, rel=1e-6)  # type: ignore[attr-defined]
+
+
 def test_the_table_itself_is_no_prior(tmp_path: Path) -> None:
     spec_with(tmp_path, "other")
     (tmp_path / "link.parquet").symlink_to(tmp_path / "table.parquet")
