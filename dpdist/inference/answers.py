@@ -277,7 +277,10 @@ def _count(release: Published, asked: Quantity) -> Answer:
         estimate = release.law.probability(condition) * release.records
         return Answer(asked.text, estimate * scale, None, None, None, TOO_MANY)
     table = _Table(release, attributes)
-    estimate, reaches = table.total(condition.cells(attributes, table.shape))
+    cells = condition.cells(attributes, table.shape)
+    if asked.kind == "share" and cells[table.possible].all():  # every record meets it, as the public knows
+        return Answer(asked.text, 1.0, 0.0, 1.0, 1.0)
+    estimate, reaches = table.total(cells)
     if reaches is None:
         return Answer(asked.text, estimate * scale, None, None, None, table.why)
     below, above = reaches
@@ -300,7 +303,7 @@ def _of_values(release: Published, asked: Quantity) -> Answer:
     counts = np.where(cells, table.counts.reshape(table.shape), 0.0).sum(others)[order]
     total = float(counts.sum())
     if total <= 0:
-        raise SpecError(f"no record of the model meets the condition {asked.condition.text!r}")
+        raise SpecError(f"no record of the model has a value for the question {asked.text.strip()!r}")
     if asked.kind == "mean":
         mean = float((counts * numbers.middles[order]).sum()) / total
         return Answer(asked.text, mean, None, None, None, NO_ACCURACY)

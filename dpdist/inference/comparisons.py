@@ -241,7 +241,7 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
     rows = np.flatnonzero(inside & asked.numbers.counted[column])
     total, added = replicates.totals(rows, np.stack([np.ones(len(rows)), asked.numbers.middles[column[rows]]]))
     if not total.all():
-        raise SpecError(f"no record of the release meets the condition {asked.condition.text!r} and has a value")
+        raise SpecError(f"no record of the release has a value for the question {asked.text.strip()!r}")
     return asked, added / total
 
 
@@ -313,7 +313,7 @@ def _regression(replicates: Replicates, question: str) -> list[Answer]:
     asked = parse_regression(question, replicates.release.schema, replicates.release.bin_means)
     inside = np.flatnonzero(asked.where.holds(codes))
     if not len(inside):
-        raise SpecError(f"no record of the release meets the condition {asked.where.text!r} and has all values")
+        raise SpecError(f"no record of the release has all values for the question {asked.text.strip()!r}")
     columns = [term.values[codes[term.attribute][inside]] for term in (asked.outcome, *asked.terms)]
     rows, weights = replicates.grouped(inside, columns)
     if np.ptp(rows[:, 0]) == 0:

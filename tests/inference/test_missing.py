@@ -16,6 +16,7 @@ from dpdist.errors import SpecError
 from dpdist.inference.answers import parse_quantity, tabulate
 from dpdist.inference.comparisons import BINS_NOTE, MEASURED_NOTE, answer, ratio_range
 from dpdist.inference.published import Published
+from dpdist.spec.conditions import Condition
 from dpdist.spec.regression import numbers_in, parse_regression
 from dpdist.spec.schema import Schema
 
@@ -141,6 +142,13 @@ def test_what_has_no_value(opened: Published, question: str, message: str) -> No
         answer(opened, question)
 
 
+def test_the_error_names_a_question_without_a_condition(opened: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Condition, "holds", lambda self, codes: np.zeros(len(codes[0]), bool))
+    for question in ("mean score", "regression score on age"):
+        with pytest.raises(SpecError, match=f"values? for the question '{question}'"):
+            answer(opened, question)
+
+
 def test_quantiles_are_in_the_order_of_numbers(opened: Published, unmeasured: Published) -> None:
     score = private()["score"].dropna().to_numpy()
     for release in (opened, unmeasured):
@@ -188,6 +196,8 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Published:
         ("mean age where age >= 50 over mean age where age < 50 and age >= 20", 50 / 49, 99 / 20),
         ("count where region = 'west'", 0, math.inf),
         ("quantile 0.9 age where age >= 50", 50, 99),
+        ("share where age >= 0", 1, 1),
+        ("share where score <= 6 or score is missing", 1, 1),
     ],
 )
 def test_intervals_end_where_the_quantity_does(noisy: Published, question: str, low: float, high: float) -> None:
