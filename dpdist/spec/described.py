@@ -25,6 +25,8 @@ NAMES_RECORDS = "TODO: it names records or their groups: leave it out"
 MOST_CODES = 1_000
 """Distinct integers of a public table up to which they may be codes."""
 
+_MORE = "TODO: add values, or declare bounds: {} occur once, so another table may hold others, which are refused"
+
 _EXACT = 1 << 53  # floats below are exact integers where they are whole
 
 _IDENTIFIER = re.compile(
@@ -216,6 +218,8 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
         column = replace(column, items=dict.fromkeys(map(str, found), ""), ordered=True)
     else:
         column = replace(column, items=dict.fromkeys(map(str, found), ""))
+        if gaps and (once := pc.sum(pc.equal(present.value_counts().field("counts"), 1)).as_py()):
+            column = replace(column, note=f"{column.note}; {_MORE.format(once)}")
     if not pa.types.is_floating(kind) and len(found) > max(MOST_CODES, len(held) / 3):
         column = replace(column, note=f"{column.note}; {NAMES_RECORDS}")
     return column

@@ -286,6 +286,16 @@ def test_types_of_parquet_and_the_values_of_a_public_table(tmp_path: Path) -> No
     assert flag.missing_code == 2
 
 
+def test_listed_integers_that_occur_once_are_a_question(tmp_path: Path) -> None:
+    """Amounts with gaps look like codes: another table has some that are not listed, and would be refused."""
+    table = pa.table({"wage": [10, 20, 40, 70, 90] * 40 + [75], "state": [8, 9, 13] * 67})
+    pq.write_table(table, tmp_path / "table.parquet")
+    text, schema = drafted(tmp_path / "table.parquet", public=True)
+    assert [len(attribute.values) for attribute in schema.attributes] == [6, 3]
+    assert [line for line in left_to_decide(text) if "occur once" in line] == left_to_decide(text)
+    assert text.count("1 occur once, so another table may hold others, which are refused") == 1
+
+
 def test_days_and_moments_of_a_codebook(tmp_path: Path) -> None:
     fields = [
         {"name": "day", "type": "date", "constraints": {"minimum": "2024-01-01", "maximum": "2024-12-31"}},
