@@ -29,7 +29,7 @@ from dpdist.model.outside import told_by
 from dpdist.model.pool import AllPairs, Pool, measure_small_sets
 from dpdist.model.public_rows import MISFIT, MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
-from dpdist.model.rounds import Learner
+from dpdist.model.rounds import LARGEST_WEIGHT, Learner
 from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
@@ -205,7 +205,9 @@ def _weights(learner: Learner) -> list[float]:
     sigma = float(learner.account.deviations(learner.choices.rake, [1.0] * len(pairs))[0])
     tables = [learner.marginals[min(fine[i], fine[j]), max(fine[i], fine[j])] for i, j in pairs]
     errors = [float(np.minimum(L1_OF_NOISE * sigma, records * table + EMPTY * sigma).sum()) for table in tables]
-    return [own.get(pair, 1.0) * max(error, 1.0) ** OF_ERROR for pair, error in zip(pairs, errors, strict=True)]
+    least = max([1.0, *own.values()]) / LARGEST_WEIGHT  # noise of lesser ones may be more than is drawn
+    weights = [max(own.get(pair, 1.0), least) for pair in pairs]
+    return [weight * max(error, 1.0) ** OF_ERROR for weight, error in zip(weights, errors, strict=True)]
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:

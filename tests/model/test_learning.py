@@ -238,6 +238,8 @@ def test_priorities_weigh_distances_and_keep_their_sensitivity() -> None:
         of_step = {t.attributes: t.deviation for t in learned.measurements.tables if t.step == "all pairs"}
         deviations.append(of_step[pair] / of_step[1, 2])
     assert deviations[0] / deviations[1] == pytest.approx(3, rel=0.25)  # weights are rounded
+    least = [t.deviation for t in raked(priorities=((0, 3, 1e-300),)).measurements.tables if t.step == "all pairs"]
+    assert max(least) < 4 * math.sqrt(LARGEST_WEIGHT) * min(least)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
