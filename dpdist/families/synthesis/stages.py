@@ -142,7 +142,7 @@ def measure_together(attempt: SynthesisAttempt, *, records: int) -> ReleaseAccur
 
     def make() -> ReleaseAccuracy:
         drawing = load_noise(attempt.drawing_key)
-        asking = together.asking(later=True)
+        asking = together.asking(after=len(attempt.result(Learned).report["account"]))  # each step was a question
         account = GaussianAccount(attempt.plan.accuracy_mu, drawing, ask=asking, **together.noise)
 
         def ask(sketches: Sequence[Sketch], weights: Sequence[float]) -> tuple[list[Counts], Floats]:
