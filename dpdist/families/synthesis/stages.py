@@ -63,7 +63,7 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
         Stage("discover", discover): plan.discovery,
         Stage("model", learn_model if plan.spec.federated is None else learn_together): True,
         Stage("records", draw): True,
-        Stage("accuracy", measure): plan.accuracy_mu,
+        Stage("accuracy", measure): plan.accuracy_mu or plan.discovery,  # what is found may have fewer values
         Stage("regressions", measure_declared): plan.regression_mu,
         Stage("publish model", publish_model): plan.spec.output.measurements,
         Stage("write", write_records): True,
