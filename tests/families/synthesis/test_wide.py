@@ -26,6 +26,7 @@ from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import Candidates
+from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
@@ -134,6 +135,8 @@ def test_a_release_of_wide_codes_has_the_same_bytes_for_any_partitions(tmp_path:
         released.append([p.read_bytes() for p in sorted((tmp_path / str(partitions)).rglob("part*.parquet"))])
     assert released[0]
     assert released[0] == released[1]
+    told = Manifest.from_bytes((tmp_path / "1" / MANIFEST).read_bytes()).learned["account"]
+    assert 0.98 < sum(share for _, share in told) <= 1  # nothing is for the accuracy
     frame = pd.read_parquet(tmp_path / "1")
     assert frame["a"].nunique() > 100
     common = np.bincount(codes_of()[0]).argmax()
