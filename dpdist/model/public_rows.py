@@ -16,6 +16,7 @@ import numpy as np
 
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.data.count import PairCounts
+from dpdist.limits import MODEL_VALUES
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, FEWEST, L1_OF_NOISE, PUBLIC_MISFIT, Choices
 from dpdist.model.coding import Pair
@@ -51,8 +52,9 @@ def pool_of(rows: Codes, rules: Rules = ()) -> Codes:
     if rules:
         kept = ~broken_by(rules, rows)
         rows = [column[kept] for column in rows]
-    if len(rows[0]) > MOST_ROWS:
-        taken = np.sort(stable_order(noise.words("public/taken", len(rows[0])))[:MOST_ROWS])
+    most = min(MOST_ROWS, MODEL_VALUES // (2 * len(rows)))  # readers of the model open so many values
+    if len(rows[0]) > most:
+        taken = np.sort(stable_order(noise.words("public/taken", len(rows[0])))[:most])
         rows = [column[taken] for column in rows]
     size = len(rows[0])
     more = int(size * _INDEPENDENT) + 1

@@ -221,6 +221,8 @@ def test_rules_hold_in_the_pool() -> None:
 def test_a_large_public_table_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public_rows, "MOST_ROWS", 1_000)
     assert 1_000 < len(pool_of(people(5_000, 3))[0]) < 1_100
+    monkeypatch.setattr(public_rows, "MODEL_VALUES", 3_000)
+    assert 0 < len(CARDS) * len(pool_of(people(5_000, 3))[0]) < 3_000
 
 
 def test_noisy_counts_are_drawn_towards_public_ones_as_far_as_they_agree() -> None:
