@@ -263,11 +263,11 @@ class Asking:
     def _keep(self, names: Iterable[str]) -> None:
         self.members = {name: self.members[name] for name in names}
 
-    def follow(self) -> None:
-        """Go on after the questions whose sums are stored."""
-        while (work := self._calls.attempt.work).exists(name := f"sums-{self._number:03}.npz"):
-            self._note(SummedTables.from_bytes(work.read_bytes(name)))
-            self._number += 1
+    def follow(self, questions: int) -> None:
+        """Go on after this many questions, whose sums are stored."""
+        for self._number in range(1, questions + 1):
+            name = f"sums-{self._number - 1:03}.npz"
+            self._note(SummedTables.from_bytes(self._calls.attempt.work.read_bytes(name)))
 
     def _note(self, found: SummedTables) -> None:
         self._keep(found.clients)

@@ -43,11 +43,10 @@ class Together:
         widening, least = spec.widening(len(self.members)), LEAST_SIGMA * math.sqrt(spec.honest)
         return {"widening": widening, "least": least}
 
-    def asking(self, *, later: bool = False) -> Asking:
-        """What asks for sums; `later`: after all that was asked for before."""
+    def asking(self, *, after: int = 0) -> Asking:
+        """What asks for sums, `after` so many questions that were asked before."""
         asking = Asking(self.calls, self.members, self.noise["widening"])
-        if later:
-            asking.follow()
+        asking.follow(after)
         return asking
 
     def close(self) -> None:

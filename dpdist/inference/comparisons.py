@@ -110,7 +110,7 @@ def mean(replicates: Replicates, question: str) -> Answer:
     (found,) = by_replicates(replicates, question)
     release = replicates.release
     asked = parse_quantity(question, release.schema, release.bin_means)
-    noisy = None if found.deviation is None else _noisy_mean(release, asked)
+    noisy = None if found.deviation is None else noisy_mean(release, asked)
     if noisy is None or found.deviation is None:
         return found
     estimate, deviation, below, above = noisy
@@ -120,7 +120,7 @@ def mean(replicates: Replicates, question: str) -> Answer:
     return Answer(question, estimate, deviation, low, high)
 
 
-def _noisy_mean(release: Published, asked: Quantity) -> tuple[float, float, float, float] | None:
+def noisy_mean(release: Published, asked: Quantity) -> tuple[float, float, float, float] | None:
     """A mean by the noisy table of its attributes, its deviation, and how far its interval reaches: the means around
     which the noisy sum is within 1.96 deviations of 0 (Fieller 1954). None where the table was not measured, or in
     part, or has few records for its noise.
@@ -280,7 +280,7 @@ def _of_table(replicates: Replicates, parts: Sequence[_Part], other: Floats = _Z
             continue
         distance, released = float(together[side != 0].sum()), counts[side != 0] * replicates.weight
         most = largest_error(not_drawn(distance, released), slopes[side != 0], released) / NORMAL_95
-        known = _noisy_mean(release, asked) if len(parts) == 1 else None
+        known = noisy_mean(release, asked) if len(parts) == 1 else None
         if known is not None:
             most = min(most, abs(slope) * math.hypot(known[0] - value, known[1]))
         lost += max(most**2, float((least[side != 0] ** 2).sum()) / 2)

@@ -7,7 +7,6 @@ The format is documented in ``docs/release-format.md``. ``tables.columnar`` hold
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -24,6 +23,7 @@ from dpdist.model.choices import MOST_ROUNDS
 from dpdist.model.draw import FORMAT, LARGEST_PART
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.learn import Learned
+from dpdist.privacy.arrays import LARGEST_SCALE
 from dpdist.publish.columns import lists, numbers, texts
 from dpdist.publish.manifest import Manifest, parsed
 from dpdist.publish.part_format import read_file
@@ -168,7 +168,7 @@ def check_measurements(measured: Measurements, domain: Sequence[int]) -> None:
         _require(len(table.shape) == len(table.attributes) or table.attributes == ())
         _require(all(size >= shape[i] for i, size in zip(table.attributes, table.shape, strict=False)))
         _require(table.coded or all(size == shape[i] for i, size in zip(table.attributes, table.shape, strict=False)))
-        _require(math.isfinite(table.deviation) and table.deviation > 0)
+        _require(1 / LARGEST_SCALE <= table.deviation <= LARGEST_SCALE)  # others may overflow where they are weighed
 
 
 def _require_cumulative(cumulative: np.ndarray, rows: int, values: int) -> None:

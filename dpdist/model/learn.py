@@ -27,9 +27,9 @@ from dpdist.model.grids import pair_grids, triple_grids
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.outside import told_by
 from dpdist.model.pool import AllPairs, Pool, measure_small_sets
-from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_more
+from dpdist.model.public_rows import MISFIT, MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
-from dpdist.model.rounds import Learner
+from dpdist.model.rounds import LARGEST_WEIGHT, Learner
 from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
@@ -205,12 +205,14 @@ def _weights(learner: Learner) -> list[float]:
     sigma = float(learner.account.deviations(learner.choices.rake, [1.0] * len(pairs))[0])
     tables = [learner.marginals[min(fine[i], fine[j]), max(fine[i], fine[j])] for i, j in pairs]
     errors = [float(np.minimum(L1_OF_NOISE * sigma, records * table + EMPTY * sigma).sum()) for table in tables]
-    return [own.get(pair, 1.0) * max(error, 1.0) ** OF_ERROR for pair, error in zip(pairs, errors, strict=True)]
+    least = max([1.0, *own.values()]) / LARGEST_WEIGHT  # noise of lesser ones may be more than is drawn
+    weights = [max(own.get(pair, 1.0), least) for pair in pairs]
+    return [weight * max(error, 1.0) ** OF_ERROR for weight, error in zip(weights, errors, strict=True)]
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:
-    """What is left of the shares that the choices have, but for rounding. The misfit of public rows is not in them."""
-    misfit = math.fsum(line.spent for line in account.lines if line.name == "public/misfit") / account.mu**2
+    """What is left of the shares that the choices have, but for rounding; a misfit's share is none of these."""
+    misfit = math.fsum(line.spent for line in account.lines if line.name == MISFIT) / account.mu**2
     return (account.left - max(1 - choices.spends - misfit, 0.0)) * (1 - 2.0**-30)
 
 
@@ -351,7 +353,8 @@ def _of_public_rows(
         if (share := MOST_ONE_WAY - choices.one_way - choices.one_way_again) > 0:
             one_way = with_more(one_way, exact, account, "public", share)
             pool.rake_to_singles(one_way)
-        picked_by.update(pool.rake_in_rounds(exact, account, lambda: _left(account, choices)))
+        if _left(account, choices) > REST:  # else even one-way tables are noise
+            picked_by.update(pool.rake_in_rounds(exact, account, lambda: _left(account, choices)))
         if (share := _left(account, choices)) > REST:
             one_way = with_more(one_way, exact, account, "rest", share)
             pool.rake_to_singles(one_way)

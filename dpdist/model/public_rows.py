@@ -16,6 +16,7 @@ import numpy as np
 
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.data.count import PairCounts
+from dpdist.limits import MODEL_VALUES
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, FEWEST, L1_OF_NOISE, PUBLIC_MISFIT, Choices
 from dpdist.model.coding import Pair
@@ -34,6 +35,9 @@ MOST_ROWS = 500_000
 MOST_ONE_WAY = 0.6
 """Share of mu^2 of all one-way tables, before pairs are picked: public rows know the pairs better than the values."""
 
+MISFIT = "public/misfit"
+"""The step that says whether public rows are near enough."""
+
 _INDEPENDENT = 0.03  # part of the pool with independent values
 _PICKS = 0.04  # share of mu^2 of all picks
 _NEAR = 4.0  # of the error that is expected without public rows: farther ones are not used
@@ -48,8 +52,9 @@ def pool_of(rows: Codes, rules: Rules = ()) -> Codes:
     if rules:
         kept = ~broken_by(rules, rows)
         rows = [column[kept] for column in rows]
-    if len(rows[0]) > MOST_ROWS:
-        taken = np.sort(stable_order(noise.words("public/taken", len(rows[0])))[:MOST_ROWS])
+    most = min(MOST_ROWS, MODEL_VALUES // (2 * len(rows)))  # readers of the model open so many values
+    if len(rows[0]) > most:
+        taken = np.sort(stable_order(noise.words("public/taken", len(rows[0])))[:most])
         rows = [column[taken] for column in rows]
     size = len(rows[0])
     more = int(size * _INDEPENDENT) + 1
@@ -121,7 +126,7 @@ class PublicPool(Pool):
         number = len(self._pairs)
         total = self.missed({pair: counts.pair(*pair).ravel() for pair in self._pairs})
         # the sum of P distances has sensitivity P
-        (noisy,), _ = account.measure("public/misfit", [np.array([total])], share=PUBLIC_MISFIT, sensitivity=number)
+        (noisy,), _ = account.measure(MISFIT, [np.array([total])], share=PUBLIC_MISFIT, sensitivity=number)
         records = round(self._records)
         without = expected(self._cardinalities, choices, minimum=records, released=records)
         return bool(noisy[0] / (2 * number * self._records) <= _NEAR * without.error)
@@ -132,7 +137,7 @@ class PublicPool(Pool):
         change = self.missed(triples) - other.missed(triples)
         # each of two sums of T distances has sensitivity T
         most = 2 * len(triples)
-        (noisy,), _ = account.measure("public/misfit", [np.array([change])], share=PUBLIC_MISFIT, sensitivity=most)
+        (noisy,), _ = account.measure(MISFIT, [np.array([change])], share=PUBLIC_MISFIT, sensitivity=most)
         return bool(noisy[0] < 0)
 
     def rake_in_rounds(

@@ -37,6 +37,7 @@ LARGEST_WEIGHT = 1 << 10
 FULL = 0.99
 DRAWN_CELLS = 40_000  # of all cliques without what rows are drawn given: a draw sums over these for each group of rows
 _PLATEAU = 0.05  # where all pairs are measured, fits may end early; those to fewer tables gain to the end
+_SHARE = 2.0  # no share is larger, nor what rounding makes of one
 RULES_PART = 4  # rules may take a fourth of the cells of the model
 A = TypeVar("A", bound=tuple[int, ...])
 
@@ -189,7 +190,11 @@ class Learner:
         self._public = np.concatenate([np.zeros(0), *(marginals[pair].ravel() for pair in self.tables.pairs)])
 
     def expected(self) -> NDArray[np.int64]:
-        """The public model's counts of all pairs, rounded."""
+        """The public model's counts of all pairs, rounded. Raises ValueError: a share is none, so that a distance to it
+        would overflow, and could move by more than 1 with a record.
+        """
+        if not (np.abs(self._public) <= _SHARE).all():
+            raise ValueError("the shares of a model are no numbers")
         return np.rint(self.one_way.records * self._public).astype(np.int64)
 
     def round(self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False) -> int:

@@ -1,16 +1,16 @@
 """How often intervals of quantiles, means, differences and regressions cover, in all records and in groups.
 
     python tests/benchmarks/bench_answers.py --json bench/answers.json [--tables wide] [--epsilon 1] [--keys 20]
-        [--all]
+        [--all | --noise 1000]
 
 For each table of `QUESTIONS` and epsilon (delta 1e-9) the table is synthesised with the defaults. The questions are
 quantiles .1, .5 and .9 and means of its numbers, over all records and in each group; differences of means between a
 group and the one before; and regressions over all records and in the first groups. Missing values are left out:
-*missing* are the questions about attributes that have some. ``--all`` asks over all records alone. Groups are *large*
-from 5 % of the table on, *rare* below 0.5 %. Shown is, in percent, how many nominal 95 % intervals hold the private
-table's answer, where one is given: on average over the keys, and for the worst one; of all sizes together and of each;
-and the median half width (of quantiles: in points of the distribution function of the private table). Keys are seeded,
-**not private**.
+*missing* are the questions about attributes that have some. ``--all`` asks over all records alone; ``--noise`` asks
+for means by the noisy one-way tables alone, of so many keys. Groups are *large* from 5 % of the table on, *rare* below
+0.5 %. Shown is, in percent, how many nominal 95 % intervals hold the private table's answer, where one is given: on
+average over the keys, and for the worst one; of all sizes together and of each; and the median half width (of
+quantiles: in points of the distribution function of the private table). Keys are seeded, **not private**.
 """
 
 import argparse
@@ -26,12 +26,17 @@ from bench_coverage import Made, persons, release_of
 from bench_synthesis import spec_of, table_of
 from harness import argument_parser, write_rows
 
+from dpdist.data.count import pair_counts
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.answers import Answer, infer, parse_quantity
-from dpdist.inference.comparisons import by_replicates, mean
+from dpdist.inference.comparisons import by_replicates, mean, noisy_mean
 from dpdist.inference.replicates import Replicates, make_replicates
+from dpdist.model.account import GaussianAccount, measurements_of
+from dpdist.model.coding import coding_of
+from dpdist.model.one_way import measure_one_way
 from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import parse_condition
 from dpdist.spec.schema import Schema
 
@@ -160,6 +165,36 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             } | found
 
 
+def by_noise(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row for each epsilon: means over all records by the noisy one-way tables, without a release."""
+    codes, schema = table(name)
+    sizes, asked_for = schema.cardinalities, {}
+    counts = pair_counts(codes, sizes)
+    for text in QUESTIONS[name][0]:
+        asked = parse_quantity(f"mean `{text}`", schema)
+        exact = np.where(asked.values.counted, counts.single(asked.values.place), 0)
+        asked_for[text] = asked, float(exact @ asked.values.middles) / exact.sum()
+    for epsilon in options.epsilon:
+        plan = make_plan(spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=epsilon, records=len(codes[0])))
+        choices, covered = plan.choices, dict[str, list[bool]]()
+        for seed in range(options.noise):
+            account = GaussianAccount(choices.mu, Noise(np.random.default_rng([seed, round(100 * epsilon)]).bytes(32)))
+            one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
+            tables = measurements_of(account, coding_of(one_way, merge_below=1.5, coarse=()), (), {})
+            measured: Any = SimpleNamespace(
+                schema=schema, measured=lambda of, tables=tables: tables.combined(of, tuple(sizes[i] for i in of))
+            )
+            for text, (asked, truth) in asked_for.items():
+                if (ours := noisy_mean(measured, asked)) is not None:
+                    estimate, _, below, above = ours
+                    covered.setdefault(text, []).append(estimate - below <= truth <= estimate + above)
+        # numbers that most keys find too noisy are answered by replicates
+        often = [inside for inside in covered.values() if len(inside) >= options.noise / 10]
+        shares = [100 * float(np.mean(inside)) for inside in often]
+        rates = {"coverage": round(np.mean(shares), 1), "least": round(min(shares), 1)}
+        yield {"table": name, "epsilon": epsilon, "numbers": len(shares), "keys": options.noise} | rates
+
+
 def _kinds(of: str) -> tuple[str, ...]:
     """The rows that a question counts in: of its kind, and of that and each thing said of it."""
     kind, *said = of.split(", ")
@@ -180,8 +215,10 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     parser.add_argument("--keys", type=int, default=5)
     parser.add_argument("--all", action="store_true", help="questions over all records alone, without groups")
+    parser.add_argument("--noise", type=int, default=0, help="keys of the one-way tables alone, without releases")
     options = parser.parse_args()
-    write_rows(options, (row for name in options.tables for row in measure(name, options)))
+    rows = by_noise if options.noise else measure
+    write_rows(options, (row for name in options.tables for row in rows(name, options)))
 
 
 if __name__ == "__main__":

@@ -377,6 +377,7 @@ def _bytes(name: str, content: bytes) -> Change:
         _type("O"),
         _json("measured", "source", value=[99]),
         _json("measured", "tables", 0, "deviation", value=0),
+        _json("measured", "tables", 0, "deviation", value=1e-160),
         _json("measured", "tables", 0, "shape", value=[10**30]),
         _json("measured", "tables", 0, "attributes", value=["region"]),
         _json("measured", "maps", 0, value=[]),

@@ -12,6 +12,7 @@ from federations import attended, posted_federation, released, states, summing_f
 
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed
+from dpdist.families.synthesis import stages
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.federated import mailbox, rounds, sums
 from dpdist.federated.mailbox import Call, MailboxClient, Reply, mailbox_of
@@ -184,3 +185,24 @@ def test_a_coordinator_that_dies_after_a_loss_goes_on_with_the_same_clients(
     recorded.check(least=3)
     assert states(spec)["west"] == ["drawing"]
     assert states(spec)["north"] == ["committed"]
+
+
+def test_a_coordinator_that_dies_once_it_has_the_accuracy_asks_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"model__rounds": 0, "model__balance": 0, "privacy__epsilon": 0.5}
+    spec = summing_federation(tmp_path, CLIENTS[:2], **small)
+
+    def dies(*given: Any, **named: Any) -> Any:
+        measure(*given, **named)
+        raise RoundFailed("the coordinator dies")
+
+    with monkeypatch.context() as patch:
+        measure = stages.measure_sketched
+        patch.setattr(stages, "measure_sketched", dies)
+        with pytest.raises(RoundFailed, match="dies"):
+            released(spec)
+    asked = sorted(path.name for path in (tmp_path / "east" / "work").rglob("asked-*.json"))
+    released(spec, attempt="resume")
+    assert sorted(path.name for path in (tmp_path / "east" / "work").rglob("asked-*.json")) == asked
+    assert states(spec)["east"] == ["committed"]

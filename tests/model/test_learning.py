@@ -32,7 +32,7 @@ from dpdist.model.learn import Learned
 from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
 from dpdist.model.pool import AllPairs, Pool, set_scores, with_margins
 from dpdist.model.rake import WeightedRows, rake, shrink
-from dpdist.model.rounds import LARGEST_WEIGHT
+from dpdist.model.rounds import LARGEST_WEIGHT, Learner
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import Candidates
 from dpdist.spec.attribute import Attribute
@@ -224,6 +224,20 @@ def test_one_record_moves_every_distance_by_one_at_most() -> None:
         assert np.abs(whole - recode(pair_counts(without, CARDS), coding).distances(public)).max() == 1
 
 
+@pytest.mark.parametrize("share", [math.nan, math.inf, 1e30])
+def test_no_distance_to_what_is_no_share_is_looked_at(share: float) -> None:
+    """As an integer it would be the least one, and a sum of distances to it may move by 2^64 with a record."""
+    counts = pair_counts(records(500), CARDS)
+    one_way = OneWay(tuple(np.full(c, 99.0) for c in CARDS), np.ones(4), 500.0)
+    coding = coding_of(one_way, merge_below=2.0, coarse=())
+    learner = Learner(recode(counts, coding), coding, one_way, GaussianAccount(1.0, KEY), Choices(mu=1.0))
+    assert learner.expected().sum() > 0
+    learner._predict({pair: np.full(table.shape, share) for pair, table in learner.marginals.items()})
+    with pytest.raises(ValueError, match="shares of a model"):
+        learner.round("round/0", share=0.1, pick_share=0.1, most=1)
+    assert not learner.account.lines
+
+
 def test_priorities_weigh_distances_and_keep_their_sensitivity() -> None:
     """A record moves a weighted score by 1 at most; a pair of a high weight is picked first."""
     distances = np.arange(5000)
@@ -238,6 +252,8 @@ def test_priorities_weigh_distances_and_keep_their_sensitivity() -> None:
         of_step = {t.attributes: t.deviation for t in learned.measurements.tables if t.step == "all pairs"}
         deviations.append(of_step[pair] / of_step[1, 2])
     assert deviations[0] / deviations[1] == pytest.approx(3, rel=0.25)  # weights are rounded
+    least = [t.deviation for t in raked(priorities=((0, 3, 1e-300),)).measurements.tables if t.step == "all pairs"]
+    assert max(least) < 4 * math.sqrt(LARGEST_WEIGHT) * min(least)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ TILTS = 10  # times that members are drawn to tilt their law
 _TRIED = (4_000, 16_000)  # parents whose members are drawn each time, at least and at most
 _SMOOTHED = 10.0  # members that are added to each count
 # Steps of tables by place and of two columns, as powers of the ratio of what is wanted to what is drawn. About eight
-# tables of an attribute say the same of it: together they go as far as one.
-_STEPS = (0.5, 1 / 8)
+# tables of an attribute say much the same of it: together they go at most twice as far as one, and less where they go
+# too far.
+_STEPS = (0.5, 1 / 4)
 _WORSE = 1.25  # a draw that misses this many times the least so far halves the steps
 _AT_FIRST = 4  # times that a member that breaks a rule is drawn again at once, and then as often as there is room for
 

@@ -33,7 +33,7 @@ from dpdist.spec.conditions import Mask
 from dpdist.storage.stored import Stored
 
 ONE_WAY = 0.2  # share of the tables of one attribute
-_CHANCE = 1 / 8  # part of the variance of a draw: steps of an eighth by several draws average it
+_CHANCE = 1 / 8  # part of the variance of a draw: small steps by several draws average it
 
 
 @dataclass(frozen=True, eq=False)

@@ -312,7 +312,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
 
 def _own(spec: WholeSynthesisSpec, mu: float) -> float:
     """The part of a unit's mu that the tables of a model have for one record."""
-    rest = 1 - spec.regression_share - (0.0 if is_wide(spec.presumed.cardinalities) else spec.privacy.accuracy_share)
+    rest = 1 - spec.regression_share - spec.accuracy_share
     own = mu / spec.records_of_a_unit
     return own if rest == 1 else own * math.sqrt(rest) / ABOVE
 
@@ -321,7 +321,7 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     """A bound of the draws of noise, where the tables of the model have this mu."""
     sizes = spec.presumed.cardinalities
     measured = draws(sizes) if spec.federated is None else sketch_draws(sizes)
-    accuracy = measured if spec.privacy.accuracy_share and not is_wide(sizes) else 0
+    accuracy = measured if spec.accuracy_share else 0
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
     alone = change(spec, {"model.evidence": {}, "series": None}) if spec.earlier_releases else spec
     model = max(draws_at_most(_choices(one, mu), sizes) for one in (spec, alone))
@@ -332,10 +332,10 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
 def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan:
     """The plan that divides mu."""
     sizes = spec.presumed.cardinalities
-    share = 0.0 if is_wide(sizes) else spec.privacy.accuracy_share
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
     own = mu / spec.records_of_a_unit
-    accuracy_mu, regression_mu = (own * math.sqrt(part) / ABOVE for part in (share, spec.regression_share))
+    shares = spec.accuracy_share, spec.regression_share
+    accuracy_mu, regression_mu = (own * math.sqrt(share) / ABOVE for share in shares)
     choices = _choices(spec, _own(spec, mu))
     forecast.refuse_undrawable(choices, sizes)
     if regressions := spec.parsed_regressions():

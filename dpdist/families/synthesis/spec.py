@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
 from dpdist.federated.spec import HeldDataSpec, SummedRelease
-from dpdist.model.choices import MOST_ROUNDS
+from dpdist.model.choices import MOST_ROUNDS, is_wide
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.data import PATH, FilesSpec
 from dpdist.spec.regression import Means, Regression, parse_regression
@@ -269,9 +269,14 @@ class WholeSynthesisSpec(SummedRelease):
         return (REGRESSION_SHARE if share is None else share) if self.regressions else 0.0
 
     @property
+    def accuracy_share(self) -> float:
+        """The share of mu^2 that measures the accuracy of the records; none of wide tables."""
+        return 0.0 if is_wide(self.presumed.cardinalities) else self.privacy.accuracy_share
+
+    @property
     def model_share(self) -> float:
         """The share of mu^2 that is the model's."""
-        return 1 - self.privacy.accuracy_share - self.regression_share
+        return 1 - self.accuracy_share - self.regression_share
 
     @property
     def public_tables(self) -> tuple[str, ...]:

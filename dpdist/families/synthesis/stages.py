@@ -63,7 +63,7 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
         Stage("discover", discover): plan.discovery,
         Stage("model", learn_model if plan.spec.federated is None else learn_together): True,
         Stage("records", draw): True,
-        Stage("accuracy", measure): plan.accuracy_mu,
+        Stage("accuracy", measure): plan.accuracy_mu or plan.discovery,  # what is found may have fewer values
         Stage("regressions", measure_declared): plan.regression_mu,
         Stage("publish model", publish_model): plan.spec.output.measurements,
         Stage("write", write_records): True,
@@ -142,7 +142,7 @@ def measure_together(attempt: SynthesisAttempt, *, records: int) -> ReleaseAccur
 
     def make() -> ReleaseAccuracy:
         drawing = load_noise(attempt.drawing_key)
-        asking = together.asking(later=True)
+        asking = together.asking(after=len(attempt.result(Learned).report["account"]))  # each step was a question
         account = GaussianAccount(attempt.plan.accuracy_mu, drawing, ask=asking, **together.noise)
 
         def ask(sketches: Sequence[Sketch], weights: Sequence[float]) -> tuple[list[Counts], Floats]:

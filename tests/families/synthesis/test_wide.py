@@ -15,6 +15,7 @@ from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.stages import stages
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model.account import GaussianAccount
@@ -25,8 +26,11 @@ from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import Candidates
+from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.reader import load
+from dpdist.spec.schema import Schema
+from dpdist.spec.undeclared import undeclared
 from dpdist.spec.validation import change
 
 CODES = {"a": 20_000, "b": 2_000, "c": 3}
@@ -131,6 +135,8 @@ def test_a_release_of_wide_codes_has_the_same_bytes_for_any_partitions(tmp_path:
         released.append([p.read_bytes() for p in sorted((tmp_path / str(partitions)).rglob("part*.parquet"))])
     assert released[0]
     assert released[0] == released[1]
+    told = Manifest.from_bytes((tmp_path / "1" / MANIFEST).read_bytes()).learned["account"]
+    assert 0.98 < sum(share for _, share in told) <= 1  # nothing is for the accuracy
     frame = pd.read_parquet(tmp_path / "1")
     assert frame["a"].nunique() > 100
     common = np.bincount(codes_of()[0]).argmax()
@@ -204,6 +210,18 @@ def test_no_prior_goes_with_wide_codes(tmp_path: Path) -> None:
             tmp_path,
             model={"prior": {"public": "Published by the office of statistics, on its site", "path": "public.parquet"}},
         )
+
+
+def test_accuracy_is_measured_where_values_that_are_found_are_fewer(tmp_path: Path) -> None:
+    """Its share is set aside then, whether or not the columns seemed to be wide."""
+    names = [f"a{i}" for i in range(300)]
+    texts = {"schema": {"attributes": [undeclared(name, "text") for name in names]}, "discover": {"columns": names}}
+    planned = wide(tmp_path, **texts)
+    assert is_wide(planned.spec.presumed.cardinalities)
+    found = Schema(attributes=tuple(Attribute(name=n, kind="categorical", values=("x", "y")) for n in names))
+    known = planned.knowing(change(planned.spec, {"schema": found, "discover": None}), planned.mu**2 / 2)
+    assert known.accuracy_mu
+    assert "accuracy" in [stage.name for stage in stages(planned)]
 
 
 # --- hierarchies ------------------------------------------------------------------------------------------------------
