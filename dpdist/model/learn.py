@@ -27,7 +27,7 @@ from dpdist.model.grids import pair_grids, triple_grids
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.outside import told_by
 from dpdist.model.pool import AllPairs, Pool, measure_small_sets
-from dpdist.model.public_rows import MISFIT, MOST_ONE_WAY, PublicPool, pool_of, with_more
+from dpdist.model.public_rows import FAR, MISFIT, MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
 from dpdist.model.rounds import LARGEST_WEIGHT, Learner
 from dpdist.model.sums import AskedCounts
@@ -59,7 +59,9 @@ class Known:
     prior: PairCounts | None = None  # counts of a public table, from which the model starts
     rows: Codes | None = None  # rows of the public table, which may be the pool; None where they may not
     evidence: Evidence | None = None  # noisy tables of earlier releases
-    apart: Choices | None = None  # what is done where these are too far to begin with; by default the same
+    apart: Choices | None = (
+        None  # what is done where these, or a public table, are too far to begin with; by default the same
+    )
     given: int = 0  # first attributes of the table that rows will be drawn given
 
 
@@ -302,12 +304,16 @@ def learn(
     exact = counts.pairs if isinstance(counts, Tables) else counts
     one_way: OneWay | None = None
     own: PublicPool | None = None
+    start = known
     if known.rows is not None and isinstance(exact, PairCounts) and len(exact.cardinalities) > 1:
         one_way = measure_one_way(exact, account, first=choices.one_way, again=choices.one_way_again)
         own = PublicPool.of(pool_of(known.rows, known.rules), exact.cardinalities, choices, one_way)
-        if not choices.triple_tables and own.is_near(exact, account, choices):
+        distance = 1.0 if choices.rake else own.distance(exact, account, choices)
+        if not choices.rake and distance <= 1:
             return _of_public_rows(own, exact, one_way, account, choices, known, pooled)
-    measured = measure(counts, account, choices=choices, known=known, progress=progress, one_way=one_way)
+        if distance > FAR:
+            start, choices = replace(known, prior=None), known.apart or choices
+    measured = measure(counts, account, choices=choices, known=start, progress=progress, one_way=one_way)
     learner = measured.learner
     choices = learner.choices
     fitted = fitted_of(
@@ -322,7 +328,7 @@ def learn(
         else:
             told = partial(told_by, known.evidence, learner.coding)
             pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
-        if own is not None and choices.triple_tables and isinstance(counts, Tables):
+        if own is not None and not isinstance(counts, SingleCounts | AskedCounts):
             own.rake_to_pairs(learner.one_way, measured.all_pairs)
             if own.is_nearer(pool, counts, account):
                 pool, fitted = own, replace(fitted, public=tuple(own.rows))
@@ -331,6 +337,8 @@ def learn(
     triples = None if measured.all_pairs is None else measured.all_pairs.triples
     tables = measurements_of(account, learner.coding, learner.picked, {}, triples)
     report = _report(measured, known)
+    if known.prior is not None and start.prior is None:
+        report["prior"] |= {"used": False}
     return Learned(fitted, _of_rows(report, known) if fitted.public else report, tables)
 
 
@@ -346,24 +354,20 @@ def _of_public_rows(
     """Measure pairs, and weight public rows to them."""
     pooled(pool.parts)
     picked_by: dict[str, list[Pair]] = {}
-    if choices.rake:
-        pairs_only = replace(choices, high=0.0, high_picks=0.0)  # no small set is picked
-        pool.rake_to_pairs(one_way, _all_pairs(exact, pairs_only, account, one_way))
-    else:
-        if (share := MOST_ONE_WAY - choices.one_way - choices.one_way_again) > 0:
-            one_way = with_more(one_way, exact, account, "public", share)
-            pool.rake_to_singles(one_way)
-        if _left(account, choices) > REST:  # else even one-way tables are noise
-            picked_by.update(pool.rake_in_rounds(exact, account, lambda: _left(account, choices)))
-        if (share := _left(account, choices)) > REST:
-            one_way = with_more(one_way, exact, account, "rest", share)
-            pool.rake_to_singles(one_way)
+    if (share := MOST_ONE_WAY - choices.one_way - choices.one_way_again) > 0:
+        one_way = with_more(one_way, exact, account, "public", share)
+        pool.rake_to_singles(one_way)
+    if _left(account, choices) > REST:  # else even one-way tables are noise
+        picked_by.update(pool.rake_in_rounds(exact, account, lambda: _left(account, choices)))
+    if (share := _left(account, choices)) > REST:
+        one_way = with_more(one_way, exact, account, "rest", share)
+        pool.rake_to_singles(one_way)
     coding = coding_of(one_way, merge_below=choices.merge_below, coarse=(), rules=known.rules, levels=known.levels)
     learner = Learner(recode(exact, coding), coding, one_way, account, choices)
     fitted = replace(pool.fitted(fitted_of(learner.refit(1), coding, None)), public=tuple(pool.rows))
     report = _of_rows(_report(Measured(learner, None), known), known)
     pairs = [pair for picked in picked_by.values() for pair in picked]
-    report |= {"pairs": [[[i, False] for i in pair] for pair in pairs], "raked": bool(choices.rake)}
+    report |= {"pairs": [[[i, False] for i in pair] for pair in pairs], "raked": False}
     return Learned(fitted, report, measurements_of(account, coding, (), picked_by))
 
 

@@ -134,11 +134,7 @@ class Pool:
         """The sum of the L1 distances of the pool to flat tables; confidential, as they are. A record changes it by at
         most their number.
         """
-        shares = self._rows.shares(exact)
-        return sum(
-            int(np.abs(table - np.rint(shares[of].ravel() * self._records).astype(np.int64)).sum())
-            for of, table in exact.items()
-        )
+        return missed(exact, self._rows.shares(exact), self._records)
 
     def _aim(self, attributes: Attributes, noisy: NDArray[np.number], sigma: float, model: Floats) -> None:
         """Let a noisy table, shrunk towards the pool's, be a target."""
@@ -161,6 +157,15 @@ class Pool:
             pool_parts=choices.pool_parts,
             pool_rows=choices.pool_rows,
         )
+
+
+def missed(exact: Mapping[Attributes, Counts], shares: Mapping[Attributes, Floats], records: float) -> int:
+    """The sum of the L1 distances of flat tables to public shares; confidential. A record changes it by at most the
+    number of tables.
+    """
+    return sum(
+        int(np.abs(table - np.rint(shares[of].ravel() * records).astype(np.int64)).sum()) for of, table in exact.items()
+    )
 
 
 _ROWS = 1 << 12, 1 << 17  # of the model, whose tables are compared with: eight times the records within these

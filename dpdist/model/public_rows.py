@@ -2,8 +2,9 @@
 
 Nothing of the public rows is protected: released records are such rows, each as often as the noisy tables say. A
 thirtieth of the pool has independent values, so that no combination of values is impossible. Whether the public rows
-serve at all, a noisy misfit tells: where they are too far from the table, or where triples are measured farther than
-a pool of the model, that is learned without them.
+serve at all, a noisy misfit tells: where they are farther from the table than a release without them is expected to
+be, or where all pairs are measured farther than a pool of the model, the model is released. It starts from the public
+table's unless that is too far as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpdist.accuracy.tables import Tables, triples_of
+from dpdist.accuracy.tables import Attributes, Tables, triples_of
 from dpdist.data.count import PairCounts
 from dpdist.limits import MODEL_VALUES
 from dpdist.model.account import GaussianAccount
@@ -22,10 +23,10 @@ from dpdist.model.choices import EMPTY, FEWEST, L1_OF_NOISE, PUBLIC_MISFIT, Choi
 from dpdist.model.coding import Pair
 from dpdist.model.forecast import expected
 from dpdist.model.one_way import OneWay, combine
-from dpdist.model.pool import Pool
+from dpdist.model.pool import Pool, missed
 from dpdist.model.rake import rake
 from dpdist.model.rounds import pick_sets
-from dpdist.privacy.arrays import Codes, Floats, stable_order
+from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules, broken_by
 
@@ -38,10 +39,13 @@ MOST_ONE_WAY = 0.6
 MISFIT = "public/misfit"
 """The step that says whether public rows are near enough."""
 
+FAR = 1.2
+"""Of what a release without public rows is expected to miss: a public table that is farther off starts no model."""
+
 _INDEPENDENT = 0.03  # part of the pool with independent values
 _PICKS = 0.04  # share of mu^2 of all picks
-_NEAR = 4.0  # of the error that is expected without public rows: farther ones are not used
 _SURELY = 2.0  # deviations
+_NONE = 1e-9  # a distance that is none
 _FEWER = 2  # a round has this part of the pairs of a model's round: a model knows no pair before
 _KEY = bytes(32)  # what is drawn with it is public
 
@@ -121,22 +125,38 @@ class PublicPool(Pool):
         """All rows."""
         return list(self._columns)
 
-    def is_near(self, counts: PairCounts, account: GaussianAccount, choices: Choices) -> bool:
-        """Whether the pairs of the pool are near those of the table, by a noisy mean distance."""
-        number = len(self._pairs)
-        total = self.missed({pair: counts.pair(*pair).ravel() for pair in self._pairs})
-        # the sum of P distances has sensitivity P
-        (noisy,), _ = account.measure(MISFIT, [np.array([total])], share=PUBLIC_MISFIT, sensitivity=number)
-        records = round(self._records)
-        without = expected(self._cardinalities, choices, minimum=records, released=records)
-        return bool(noisy[0] / (2 * number * self._records) <= _NEAR * without.error)
+    def distance(self, counts: PairCounts, account: GaussianAccount, choices: Choices) -> float:
+        """How far the pool's pairs are from the table's, in parts of what a release without the pool is expected to be,
+        by noisy mean distances of the pool and of independent attributes. What noise hides counts as near.
 
-    def is_nearer(self, other: Pool, tables: Tables, account: GaussianAccount) -> bool:
-        """Whether the pool is nearer to the table's triples than another, by a noisy difference of distances."""
-        triples = dict(zip(triples_of(self._cardinalities), tables.of(3), strict=True))
-        change = self.missed(triples) - other.missed(triples)
+        Such a release is off by noise where it measures a pair and by the pair's dependence elsewhere. It measures
+        those where noise is less, so half the harmonic mean of the two is expected.
+        """
+        number, records = len(self._pairs), round(self._records)
+        exact: dict[Attributes, Counts] = {pair: counts.pair(*pair).ravel() for pair in self._pairs}
+        products: dict[Attributes, Floats] = {
+            (i, j): np.outer(self._targets[i,], self._targets[j,]).ravel() for i, j in self._pairs
+        }
+        sums = [np.array([total]) for total in (self.missed(exact), missed(exact, products, self._records))]
+        # each of two sums of P distances has sensitivity P
+        noisy, sigmas = account.measure(MISFIT, sums, share=PUBLIC_MISFIT, sensitivity=number)
+        near, far = (float(total[0]) / (2 * number * self._records) for total in noisy)
+        unclear = _SURELY * float(sigmas[0]) / (2 * number * self._records)
+        noise = expected(self._cardinalities, choices, minimum=records, released=records).error
+        far = max(far + unclear, _NONE)
+        return (near - unclear) * (1 / noise + 1 / far)
+
+    def is_nearer(self, other: Pool, counts: PairCounts | Tables, account: GaussianAccount) -> bool:
+        """Whether the pool is nearer to the table's triples than another, by a noisy difference of distances; to its
+        pairs where triples are not counted.
+        """
+        if isinstance(counts, Tables):
+            exact: dict[Attributes, Counts] = dict(zip(triples_of(self._cardinalities), counts.of(3), strict=True))
+        else:
+            exact = {pair: counts.pair(*pair).ravel() for pair in self._pairs}
+        change = self.missed(exact) - other.missed(exact)
         # each of two sums of T distances has sensitivity T
-        most = 2 * len(triples)
+        most = 2 * len(exact)
         (noisy,), _ = account.measure(MISFIT, [np.array([change])], share=PUBLIC_MISFIT, sensitivity=most)
         return bool(noisy[0] < 0)
 

@@ -19,7 +19,7 @@ from dpdist.model.draw import draw_records
 from dpdist.model.learn import REST, Learned
 from dpdist.model.one_way import OneWay
 from dpdist.model.pool import Pool
-from dpdist.model.public_rows import PublicPool, pool_of, towards
+from dpdist.model.public_rows import FAR, PublicPool, pool_of, towards
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
@@ -74,7 +74,7 @@ def test_released_records_are_public_rows_and_nearer_than_both() -> None:
 def test_rows_of_another_population_are_not_released() -> None:
     table, far = people(20_000, 1), [np.zeros(500, np.uint8)] * 5
     found = learned(table, far, choices(20_000, mu=1.0))
-    assert found.report["prior"] == {"records": 500}
+    assert found.report["prior"] == {"records": 500, "used": False}
     assert not found.fitted.public
     assert distance(table, drawn(found, 20_000)) < 0.05
 
@@ -89,22 +89,24 @@ def test_rows_of_one_attribute_are_not_released() -> None:
 
 
 @pytest.mark.parametrize("records", [60, 6_000])
-@pytest.mark.parametrize("are_near", [True, False])
-def test_the_misfit_is_paid_for_once(records: int, are_near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("away", [0.5, 1.1, 2.0])
+def test_the_misfit_is_paid_for_once(records: int, away: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it says, all of the account is spent, also where only one-way tables are measured."""
-    monkeypatch.setattr(PublicPool, "is_near", _said(PublicPool.is_near, are_near))
+    monkeypatch.setattr(PublicPool, "distance", _said(PublicPool.distance, away))
     found = learned(people(records, 1), people(records, 2), choices(records, mu=0.1))
+    are_near = away < 1
     assert bool(found.fitted.public) is are_near
+    assert ("used" in found.report["prior"]) is (away > FAR)
     assert bool(choices(records, mu=0.1).rounds) is (records > 60)
     assert 1 - REST < fsum(share for _, share in found.report["account"]) <= 1
     if are_near:
         assert fsum(share for _, share in found.report["account"]) > 1 - 1e-4
 
 
-def _said(asked: Callable[..., bool], said: bool) -> Callable[..., bool]:
+def _said(asked: Callable[..., float], said: float) -> Callable[..., float]:
     """What asks, and says something in any case."""
 
-    def ask(*given: Any) -> bool:
+    def ask(*given: Any) -> float:
         asked(*given)
         return said
 
@@ -133,13 +135,20 @@ def test_where_triples_are_measured_the_nearer_pool_is_released(drift: float) ->
     assert distance(table, draw_records(found.fitted, KEY, 0, 40_000, rounds=0)) < 0.015
 
 
-def test_rows_that_are_raked_leave_nothing_for_small_sets() -> None:
-    table, public = people(40_000, 1), people(40_000, 2)
+@pytest.mark.parametrize("nearer", [None, True, False])
+def test_where_all_pairs_are_measured_the_nearer_pool_is_released(
+    nearer: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By pairs where triples are not counted; the whole account is spent, also where no small set is picked."""
+    table, public = people(40_000, 1), people(40_000, 2, drift=1.0 if nearer is None else 0.0)
+    if nearer is not None:
+        monkeypatch.setattr(PublicPool, "is_nearer", _said(PublicPool.is_nearer, nearer))
     made = with_prior(without_triples(choose(CARDS, records=40_000, mu=2.5)), len(CARDS))
     made = with_high(replace(made, balance=0), CARDS)
+    assert made.rake
     assert made.of_high > REST
     found = learned(table, public, made)
-    assert found.fitted.public
+    assert bool(found.fitted.public) is ("released" in found.report["prior"]) is bool(nearer)
     assert 1 - 1e-6 < fsum(share for _, share in found.report["account"]) <= 1
 
 
@@ -154,8 +163,8 @@ def test_the_account_holds_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(GaussianAccount, "measure", kept)
-    table, public = people(6_000, 1), people(6_000, 2)
-    made = choices(6_000)
+    table, public = people(6_000, 1), people(60_000, 2)
+    made = choices(6_000, mu=0.1)
     found = learned(table, public, made)
     assert sum(share for _, share in found.report["account"]) <= 1
     before, record = list(measured), [column[:1] for column in people(10, 5)]
@@ -238,9 +247,15 @@ def test_noisy_counts_are_drawn_towards_public_ones_as_far_as_they_agree() -> No
     assert all((one > 0).all() for one in found)
 
 
-def test_distances_say_whether_rows_are_near() -> None:
-    made, account = choices(6_000), GaussianAccount(1.0, KEY)
+@pytest.mark.parametrize(
+    ("mu", "drift", "least", "most"), [(0.05, 0, 0, 0.5), (0.05, 1, 1, 4), (1, 0, 1, 2.5), (1, 1, 5, 50)]
+)
+def test_distances_say_how_far_rows_are(mu: float, drift: float, least: float, most: float) -> None:
+    """In parts of what is expected without them: more where noise is less, and where the law is another one."""
+    made, account = choices(6_000, mu), GaussianAccount(3.0, KEY)
     counts = pair_counts(people(6_000, 1), CARDS)
     exact = OneWay(tuple(counts.single(i).astype(float) for i in range(5)), np.full(5, 0.1), 6_000.0)
-    near = PublicPool.of(pool_of(people(6_000, 2)), CARDS, made, exact)
-    assert near.is_near(counts, account, made)
+    pool = PublicPool.of(pool_of(people(60_000, 2, drift=drift)), CARDS, made, exact)
+    assert least < pool.distance(counts, account, made) < most
+    hidden = pool.distance(counts, GaussianAccount(0.001, KEY), made)
+    assert hidden <= 1  # where noise hides all, rows are taken to be near

@@ -75,7 +75,7 @@ class Replay:
         patch.setattr(GaussianAccount, "pick", picked)
 
 
-def said(asked: Callable[..., bool], answer: bool) -> Callable[..., bool]:
+def said(asked: Callable[..., float], answer: float) -> Callable[..., float]:
     return lambda *given: (asked(*given), answer)[1]
 
 
@@ -91,8 +91,8 @@ def test_a_record_changes_nothing_but_what_is_charged(
     assert (bool(made.rounds), bool(made.rake), bool(made.triple_tables)) == (mu > 0.1, mu >= 1, mu > 1)
     public, table, replay = people(300, 9), people(ROWS, 1), Replay(mu)
     replay.patch(monkeypatch)
-    for name in ("is_near", "is_nearer"):
-        monkeypatch.setattr(PublicPool, name, said(getattr(PublicPool, name), bool(prior)))
+    monkeypatch.setattr(PublicPool, "distance", said(PublicPool.distance, 0.5 if prior else 1.1 if mu < 0.2 else 2.0))
+    monkeypatch.setattr(PublicPool, "is_nearer", said(PublicPool.is_nearer, bool(prior)))
     known = {} if prior is None else {"prior": pair_counts(public, CARDS), "rows": public}
     more = [[np.append(column, value % card) for column, card in zip(table, CARDS, strict=True)] for value in (0, 999)]
     less = [[np.delete(column, row) for column in table] for row in (0, ROWS // 2)]

@@ -74,12 +74,12 @@ class SynthesisPlan(EventPlan):
 
     @cached_property
     def apart(self) -> Choices:
-        """The choices of the model where earlier releases turn out to be too far from this table to begin with: by then
-        the one-way tables are measured, and what is counted is decided.
+        """The choices of the model where earlier releases, or a public table, turn out to be too far from this table to
+        begin with: by then the one-way tables are measured, and what is counted is decided.
         """
-        own, found = self.choices, _choices(change(self.spec, {"model.evidence": {}, "series": None}), self.choices.mu)
+        own, found = self.choices, _choices(_alone(self.spec), self.choices.mu)
         if not found.rake:
-            return found
+            return replace(found, pairs=max(found.pairs - found.spends + own.spends, 0.0))  # a misfit has a share
         rake = found.rake + found.one_way_again - own.one_way_again
         return replace(found, rake=rake, one_way_again=own.one_way_again, high=own.high, high_picks=own.high_picks)
 
@@ -97,7 +97,7 @@ class SynthesisPlan(EventPlan):
         """The accuracy that the records are expected to have, without a prior: nothing public says how near one is."""
         spec, choices = self.spec, self.choices
         if spec.model.prior:
-            choices = _choices(change(spec, {"model.prior": None}), choices.mu)
+            choices = _choices(_alone(spec), choices.mu)
         choices = replace(choices, mu=choices.mu / spec.widening(len(spec.clients)))
         sizes = spec.presumed.cardinalities
         return forecast.expected(sizes, choices, minimum=spec.expected_records, released=spec.records)
@@ -227,7 +227,7 @@ class SynthesisPlan(EventPlan):
             paths = ", ".join(spec.model.prior.paths)
             text = f"the model starts from {start} of the public table {paths} ({spec.model.prior.public})"
             if spec.model.prior.records:
-                text = f"unless a noisy misfit says that its rows are too far, they are released, weighted; else {text}"
+                text = f"unless a noisy misfit says that its rows are far, they are released, weighted; else {text}"
             facts.append(Fact("Prior", f"{text}; that table is not protected"))
         if earlier := _earlier(spec):
             made = "which make up this table"
@@ -322,11 +322,16 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     sizes = spec.presumed.cardinalities
     measured = draws(sizes) if spec.federated is None else sketch_draws(sizes)
     accuracy = measured if spec.accuracy_share else 0
-    public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
-    alone = change(spec, {"model.evidence": {}, "series": None}) if spec.earlier_releases else spec
+    public = (2 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
+    alone = _alone(spec) if spec.earlier_releases or spec.model.prior else spec
     model = max(draws_at_most(_choices(one, mu), sizes) for one in (spec, alone))
     drawn = model + public + accuracy + draws_of(spec.parsed_regressions())
     return drawn * max(1, len(spec.clients))  # of each client
+
+
+def _alone(spec: WholeSynthesisSpec) -> WholeSynthesisSpec:
+    """The spec without a public table and earlier releases."""
+    return change(spec, {"model.evidence": {}, "series": None, "model.prior": None})
 
 
 def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan:

@@ -48,7 +48,7 @@ class PriorSpec(FilesSpec):
 
     records: bool = True
     """Whether its rows may be the released records, each as often as noisy tables of the private table say, where they
-    are near enough; else the model starts from its tables."""
+    are near enough; else the model starts from its tables, unless these are far, too."""
     public: str = Field(min_length=20, max_length=500)
     """Why the table is public, in a sentence that the manifest repeats: who published it, and where."""
 

@@ -88,12 +88,12 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         else:
             counts = Passes(attempt).run(pair_counts_operator(cards), stage="counting")
         choices, pool = attempt.plan.choices, list[Codes]()
-        known = Known(table.forbidden, table.level_maps)
+        known = Known(table.forbidden, table.level_maps, apart=attempt.plan.apart if prior or evidence else None)
         if prior is not None:
             named = attempt.spec.model.prior
             known = replace(known, prior=prior.counts, rows=prior.rows if named and named.records else None)
         if evidence is not None:
-            known = replace(known, evidence=Evidence(evidence.related), apart=attempt.plan.apart)
+            known = replace(known, evidence=Evidence(evidence.related))
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
             learned = learn(

@@ -139,7 +139,7 @@ def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) 
     (tmp_path / "public").mkdir()
     prior = tmp_path / "public" / "last-year.parquet"
     pq.write_table(table(8_000), prior)
-    spec = load(spec_with(tmp_path, str(prior)))
+    spec = load(spec_with(tmp_path, str(prior)), {"privacy.epsilon": 0.5})
     assert "Prior" in make_plan(spec).explain()
     contract = Contract.model_validate(
         {
