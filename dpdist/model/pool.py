@@ -102,7 +102,7 @@ class Pool:
         """
         all_pairs = all_pairs.sharpened()
         one_way = with_margins(one_way, all_pairs)
-        singles = [(i,) for i in range(len(self._cardinalities))]
+        singles: list[Attributes] = [(i,) for i in range(len(self._cardinalities))]
         shares = self._rows.shares([*self._pairs, *singles])
         for pair, table, sigma in zip(self._pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
             self._aim(pair, *told(pair, table, sigma), shares[pair])
@@ -113,6 +113,8 @@ class Pool:
         else:
             rake(self._rows, self._targets, sweeps=_BEFORE_TRIPLES, damping=())
             self._rake_to_triples(all_pairs.triples)
+        # targets that contradict each other end at about geometric means, in which rare values lose
+        rake(self._rows, {single: self._targets[single] for single in singles}, sweeps=1, damping=())
 
     def _rake_to_triples(self, triples: Grids) -> None:
         """Fit to triples on groups of values as well: tables of copies of the attributes, which follow these."""

@@ -173,15 +173,13 @@ def rake(
 ) -> None:
     """Fit the weights of rows to targets of tables: shares of (i,), (i, j) and (i, j, k), i < j < k, that sum to 1.
 
-    The last of the `sweeps` go the part of a step that `damping` says, as noisy targets contradict each other. Between
-    them tables end at about geometric means, in which rare values lose, so those of one attribute are fitted at last.
+    The last of the `sweeps` go the part of a step that `damping` says, as noisy targets contradict each other.
     """
     powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]
-    singles = {scope: share for scope, share in targets.items() if len(scope) == 1}
-    inside, alone = ([targets_in(block, own) for block in rows.blocks] for own in (targets, singles))
+    inside = [targets_in(block, targets) for block in rows.blocks]
     with threads(len(rows.slices)) as each:
-        for power, of_blocks in [*((power, inside) for power in powers), (1.0, alone)]:
-            for b, aims in enumerate(of_blocks):
+        for power in powers:
+            for b, aims in enumerate(inside):
                 table = rows.table(b, each)
                 change = block_change(table, aims, power)
                 change /= float((table.ravel() * change.ravel()).sum())

@@ -486,6 +486,20 @@ def test_damped_passes_end_between_targets_that_contradict_each_other() -> None:
     assert off[1] < 0.08
 
 
+def test_a_pool_has_its_one_way_targets_whatever_noisy_pairs_say() -> None:
+    """Rare values lose nothing to targets that contradict each other."""
+    truth, rng = records(40_000, seed=3), np.random.default_rng(5)
+    counts, pairs = pair_counts(truth, CARDS), list(combinations(range(4), 2))
+    made = replace(choose(CARDS, records=40_000, mu=0.5), pool_parts=1, pool_rows=40_000)
+    pool = Pool(records(40_000, seed=2), CARDS, made, 40_000)
+    sigmas = np.full(len(pairs), 60.0)
+    noisy = [np.rint(counts.pair(*of) + rng.normal(0, 60, counts.pair(*of).shape)).astype(np.int64) for of in pairs]
+    one_way = OneWay(tuple(counts.single(i).astype(float) for i in range(4)), np.full(4, 1.0), 40_000.0)
+    pool.rake_to_pairs(one_way, AllPairs(tuple(noisy), sigmas))
+    for (i,), share in pool._rows.shares([(i,) for i in range(4)]).items():
+        np.testing.assert_allclose(share, counts.single(i) / 40_000, atol=1e-3)
+
+
 def test_raking_meets_triples_as_well() -> None:
     """An interaction of three attributes that no pair shows."""
     rng = np.random.default_rng(4)
