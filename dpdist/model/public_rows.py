@@ -148,11 +148,12 @@ class PublicPool(Pool):
 
     def is_nearer(self, other: Pool, counts: PairCounts | Tables, account: GaussianAccount) -> bool:
         """Whether the pool is nearer to the table's triples than another, by a noisy difference of distances; to its
-        pairs where triples are not counted.
+        pairs where no triples are counted.
         """
+        exact: dict[Attributes, Counts] = {}
         if isinstance(counts, Tables):
-            exact: dict[Attributes, Counts] = dict(zip(triples_of(self._cardinalities), counts.of(3), strict=True))
-        else:
+            exact, counts = dict(zip(triples_of(self._cardinalities), counts.of(3), strict=True)), counts.pairs
+        if not exact:  # of two attributes, or of large ones, no triple is compared
             exact = {pair: counts.pair(*pair).ravel() for pair in self._pairs}
         change = self.missed(exact) - other.missed(exact)
         # each of two sums of T distances has sensitivity T

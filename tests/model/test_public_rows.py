@@ -88,6 +88,19 @@ def test_rows_of_one_attribute_are_not_released() -> None:
     assert 1 - 1e-6 < fsum(share for _, share in found.report["account"]) <= 1
 
 
+def test_where_no_triple_is_compared_pairs_say_which_pool_is_nearer() -> None:
+    """A table of two attributes has no triples, also where they would be counted for the accuracy of the records."""
+    table, public = people(20_000, 1)[2:4], people(20_000, 2)[2:4]
+    made = with_prior(choose(CARDS[2:4], records=20_000, mu=1.0), 2)
+    assert made.rake
+    found = []
+    for counts in (pair_counts(table, CARDS[2:4]), Tables.counted(table, CARDS[2:4])):
+        prior = pair_counts(public, CARDS[2:4])
+        found.append(learn(counts, choices=made, noise=KEY, drawing=KEY, prior=prior, rows=public))
+        assert 1 - 1e-6 < fsum(share for _, share in found[-1].report["account"]) <= 1
+    assert found[0].to_bytes() == found[1].to_bytes()
+
+
 @pytest.mark.parametrize("records", [60, 6_000])
 @pytest.mark.parametrize("away", [0.5, 1.1, 2.0])
 def test_the_misfit_is_paid_for_once(records: int, away: float, monkeypatch: pytest.MonkeyPatch) -> None:

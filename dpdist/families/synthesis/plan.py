@@ -79,7 +79,8 @@ class SynthesisPlan(EventPlan):
         """
         own, found = self.choices, _choices(_alone(self.spec), self.choices.mu)
         if not found.rake:
-            return replace(found, pairs=max(found.pairs - found.spends + own.spends, 0.0))  # a misfit has a share
+            pairs = max(found.pairs - (found.spends - own.spends), 0.0)  # a misfit has a share
+            return model_choices.with_high(replace(found, pairs=pairs), self.spec.presumed.cardinalities)
         rake = found.rake + found.one_way_again - own.one_way_again
         return replace(found, rake=rake, one_way_again=own.one_way_again, high=own.high, high_picks=own.high_picks)
 

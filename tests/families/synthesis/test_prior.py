@@ -110,6 +110,17 @@ def test_a_misfit_has_a_share_where_rows_may_be_released(tmp_path: Path, epsilon
         assert make_plan(load(spec)).choices.spends == pytest.approx(spent, abs=1e-12)
 
 
+def test_small_sets_take_their_part_of_what_a_misfit_leaves_to_pairs(tmp_path: Path) -> None:
+    """Else they could take more than a round of few has, where the public table is far."""
+    given = {"data.minimum_records": 2_000, "privacy.epsilon": 0.5}
+    made = make_plan(load(spec_with(tmp_path, "other"), given))
+    own, apart = made.choices, made.apart  # type: ignore[attr-defined]
+    assert not own.rake
+    assert own.high
+    assert own.spends == pytest.approx(apart.spends, abs=1e-12)
+    assert apart.high / apart.pairs == pytest.approx(own.high / own.pairs)
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 4])
 def test_no_more_error_is_expected_with_a_prior(tmp_path: Path, epsilon: float) -> None:
     spec = spec_with(tmp_path, "other")
