@@ -184,13 +184,14 @@ class PublicPool(Pool):
                 error = float(np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum())
                 scores.append(int(np.abs(counts.pair(*pair) - model).sum()) - round(penalty * error))
                 errors.append(max(error, 1.0))
-            name = f"public/{r}"
+            name, scale = f"public/{r}", account.pick_scale(_PICKS * part, most)
+            unclear = round(scale * len(scores).bit_length())  # what a pick from all of them adds to the largest
             picked = pick_sets(
                 name,
-                np.array(scores, np.int64),
+                np.array(scores, np.int64) - unclear,
                 self._pairs,
                 account,
-                scale=account.pick_scale(_PICKS * part, most),
+                scale=scale,
                 most=most,
                 valid=lambda picked: lambda pair: True,
             )
