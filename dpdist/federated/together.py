@@ -44,7 +44,7 @@ class Together:
         return {"widening": widening, "least": least}
 
     def asking(self, *, after: int = 0) -> Asking:
-        """What asks for sums, `after` so many questions that were asked before."""
+        """What asks for sums, and goes on `after` the questions of earlier steps, by their number."""
         asking = Asking(self.calls, self.members, self.noise["widening"])
         asking.follow(after)
         return asking

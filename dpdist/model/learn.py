@@ -59,9 +59,7 @@ class Known:
     prior: PairCounts | None = None  # counts of a public table, from which the model starts
     rows: Codes | None = None  # rows of the public table, which may be the pool; None where they may not
     evidence: Evidence | None = None  # noisy tables of earlier releases
-    apart: Choices | None = (
-        None  # what is done where these, or a public table, are too far to begin with; by default the same
-    )
+    apart: Choices | None = None  # where these, or a public table, are too far to begin with; by default the same
     given: int = 0  # first attributes of the table that rows will be drawn given
 
 
@@ -213,7 +211,7 @@ def _weights(learner: Learner) -> list[float]:
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:
-    """What is left of the shares that the choices have, but for rounding; a misfit's share is none of these."""
+    """What is left of the shares that the choices have, but for rounding. A misfit has its own."""
     misfit = math.fsum(line.spent for line in account.lines if line.name == MISFIT) / account.mu**2
     return (account.left - max(1 - choices.spends - misfit, 0.0)) * (1 - 2.0**-30)
 
@@ -308,11 +306,12 @@ def learn(
     if known.rows is not None and isinstance(exact, PairCounts) and len(exact.cardinalities) > 1:
         one_way = measure_one_way(exact, account, first=choices.one_way, again=choices.one_way_again)
         own = PublicPool.of(pool_of(known.rows, known.rules), exact.cardinalities, choices, one_way)
-        distance = 1.0 if choices.rake else own.distance(exact, account, choices)
-        if not choices.rake and distance <= 1:
-            return _of_public_rows(own, exact, one_way, account, choices, known, pooled)
-        if distance > FAR:
-            start, choices = replace(known, prior=None), known.apart or choices
+        if not choices.rake:
+            distance = own.distance(exact, account, choices)
+            if distance <= 1:
+                return _of_public_rows(own, exact, one_way, account, choices, known, pooled)
+            if distance > FAR:
+                start, choices = replace(known, prior=None), known.apart or choices
     measured = measure(counts, account, choices=choices, known=start, progress=progress, one_way=one_way)
     learner = measured.learner
     choices = learner.choices

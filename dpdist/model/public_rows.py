@@ -45,7 +45,7 @@ FAR = 1.2
 _INDEPENDENT = 0.03  # part of the pool with independent values
 _PICKS = 0.04  # share of mu^2 of all picks
 _SURELY = 2.0  # deviations
-_NONE = 1e-9  # a distance that is none
+_NONE = 1e-9  # the least distance that is divided by
 _FEWER = 2  # a round has this part of the pairs of a model's round: a model knows no pair before
 _KEY = bytes(32)  # what is drawn with it is public
 
@@ -56,7 +56,7 @@ def pool_of(rows: Codes, rules: Rules = ()) -> Codes:
     if rules:
         kept = ~broken_by(rules, rows)
         rows = [column[kept] for column in rows]
-    most = min(MOST_ROWS, MODEL_VALUES // (2 * len(rows)))  # readers of the model open so many values
+    most = min(MOST_ROWS, MODEL_VALUES // (2 * len(rows)))  # a reader opens no larger model
     if len(rows[0]) > most:
         taken = np.sort(stable_order(noise.words("public/taken", len(rows[0])))[:most])
         rows = [column[taken] for column in rows]

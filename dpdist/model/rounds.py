@@ -190,8 +190,8 @@ class Learner:
         self._public = np.concatenate([np.zeros(0), *(marginals[pair].ravel() for pair in self.tables.pairs)])
 
     def expected(self) -> NDArray[np.int64]:
-        """The public model's counts of all pairs, rounded. Raises ValueError: a share is none, so that a distance to it
-        would overflow, and could move by more than 1 with a record.
+        """The public model's counts of all pairs, rounded. Raises ValueError: a share is no number, so that a distance
+        to it would overflow, and could move by more than 1 with a record.
         """
         if not (np.abs(self._public) <= _SHARE).all():
             raise ValueError("the shares of a model are no numbers")
